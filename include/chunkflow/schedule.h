@@ -1,0 +1,102 @@
+/* schedule.h - chunks in, one list of operations per pipeline stage out
+ * (Yuan et al. 2025, Algorithm 2 and its extension of 1F1B).
+ *
+ * For one group of N chunks with K retained, one stage runs all forwards in
+ * ascending order, dropping the activations of the first N - K chunks, then the
+ * backwards in descending order, each dropped chunk recomputed right before its
+ * backward.  Descending, because dK and dV of a chunk are complete only when
+ * every later chunk of its group has added its share.
+ *
+ * A recompute is local to its stage: the stage retains the input of a dropped
+ * chunk, so a recompute sends and receives nothing.
+ */
+#ifndef CHUNKFLOW_SCHEDULE_H
+#define CHUNKFLOW_SCHEDULE_H
+
+#include <chunkflow/base.h>
+#include <chunkflow/chunk.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum cf_op_kind {
+    CF_OP_FORWARD,      /* F: run, then drop the activations  */
+    CF_OP_FORWARD_KEEP, /* K: run, and keep the activations   */
+    CF_OP_RECOMPUTE,    /* R: run again, keep the activations */
+    CF_OP_BACKWARD,     /* B: consume the activations         */
+    CF_OP_SEND_ACT,     /* activations to stage + 1           */
+    CF_OP_RECV_ACT,     /* activations from stage - 1         */
+    CF_OP_SEND_GRAD,    /* gradients to stage - 1             */
+    CF_OP_RECV_GRAD,    /* gradients from stage + 1           */
+    CF_OP_KIND_COUNT
+} cf_op_kind;
+
+typedef struct cf_op {
+    cf_op_kind kind;
+    uint32_t chunk; /* index into the plan's chunks */
+} cf_op;
+
+typedef struct cf_schedule_params {
+    uint32_t n_stages;            /* >= 1 */
+    uint32_t retained_chunks_max; /* K >= 1: of the last stage; stage s of p
+                                     holds up to K + (p - 1 - s) */
+} cf_schedule_params;
+
+/* ops[first_op[s] .. first_op[s + 1]) is what stage s does, in order.  The
+ * arrays, scratch and their capacities are the caller's; build sets the rest. */
+typedef struct cf_schedule {
+    cf_op *ops;
+    size_t *first_op; /* n_stages + 1 entries */
+    void *scratch;    /* aligned to 8 bytes; free again when the call returns */
+    size_t ops_capacity;
+    size_t scratch_bytes;
+    cf_schedule_params params;
+} cf_schedule;
+
+typedef struct cf_schedule_need {
+    size_t n_ops;
+    size_t scratch_bytes; /* suffices for build and for check */
+} cf_schedule_need;
+
+/* Where a check or an execution stopped. */
+typedef struct cf_op_ref {
+    uint32_t stage;
+    size_t op; /* index into the stage's own list */
+    const char *rule; /* static text: what is broken there; NULL when nothing */
+} cf_op_ref;
+
+/* What to bring for a build.  Errors: CF_INVALID, CF_OVERFLOW. */
+CF_MUST_USE cf_status cf_schedule_bound(const cf_chunk_plan *plan,
+                                        const cf_schedule_params *params,
+                                        cf_schedule_need *need_p);
+
+/* Build the op list of every stage for one step.  plan and params are read
+ * only.  Equal inputs give equal lists on every rank, so ranks need not talk.
+ * Errors: CF_INVALID, CF_NO_SPACE; *schedule is then unspecified. */
+CF_MUST_USE cf_status cf_schedule_build(const cf_chunk_plan *plan,
+                                        const cf_schedule_params *params,
+                                        cf_schedule *schedule);
+
+/* CF_OK iff the list is complete, ordered, within K, has the KV state and the
+ * gradients of the KV state where they are needed, and is free of deadlock with
+ * one buffered message a link and direction.  Else CF_MALFORMED or CF_DEADLOCK,
+ * and *where_p names the op and the rule. */
+CF_MUST_USE cf_status cf_schedule_check(const cf_chunk_plan *plan,
+                                        const cf_schedule *schedule,
+                                        cf_op_ref *where_p);
+
+/* One op as text: stage, letter, chunk, as in "2R7"; messages are "2>7" (send
+ * activations), "2<7" (receive them), "2{7" (send gradients), "2}7" (receive
+ * them).  snprintf rules: returns the length needed, writes at most size bytes. */
+size_t cf_op_format(const cf_op *op, uint32_t stage, char *buf, size_t size);
+
+/* The whole schedule as a text grid, one line a stage, compute ops only, as in
+ * "stage 0: F0 F1 K2 K3 B3 B2 R1 B1 R0 B0".  snprintf rules. */
+size_t cf_schedule_format(const cf_schedule *schedule, char *buf, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
