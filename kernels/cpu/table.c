@@ -1,0 +1,33 @@
+/* table.c - the op table of one variant. */
+#include "kernels/cpu/cpu_ops.h"
+
+#if CF_DOUBLE
+#define CF_TYPE_NAME "fp64"
+#else
+#define CF_TYPE_NAME "fp32"
+#endif
+
+#if CF_VB == 64
+#define CF_ISA_NAME "avx512"
+#else
+#define CF_ISA_NAME "avx2"
+#endif
+
+cf_status CF_CPU(status)(const cf_kernels *k)
+{
+    (void)k;
+    return CF_OK; /* nothing here is launched, so nothing fails later */
+}
+
+void CF_CPU(table)(cf_kernels *kernels_p)
+{
+    *kernels_p = (cf_kernels){
+        .name = "cpu " CF_TYPE_NAME " " CF_ISA_NAME,
+        .compute = CF_DOUBLE ? CF_COMPUTE_FP64 : CF_COMPUTE_FP32,
+        .act_bytes = sizeof(act),
+        .acc_bytes = sizeof(acc),
+#define CF_CPU_FILL(op) .op = CF_CPU(op),
+        CF_CPU_OPS_MAP(CF_CPU_FILL)
+#undef CF_CPU_FILL
+    };
+}
