@@ -12,6 +12,7 @@
 #define CF_CPU_OPS_MAP(X)             \
     X(status)                         \
     X(zero)                           \
+    X(copy)                           \
     X(as_act)                         \
     X(rows_gather)                    \
     X(rows_scatter)                   \

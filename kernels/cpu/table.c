@@ -21,13 +21,13 @@ cf_status CF_CPU(status)(const cf_kernels *k)
 
 void CF_CPU(table)(cf_kernels *kernels_p)
 {
-    *kernels_p = (cf_kernels){
-        .name = "cpu " CF_TYPE_NAME " " CF_ISA_NAME,
-        .compute = CF_DOUBLE ? CF_COMPUTE_FP64 : CF_COMPUTE_FP32,
-        .act_bytes = sizeof(act),
-        .acc_bytes = sizeof(acc),
+    *kernels_p =
+        (cf_kernels){.name = "cpu " CF_TYPE_NAME " " CF_ISA_NAME,
+                     .compute = CF_DOUBLE ? CF_COMPUTE_FP64 : CF_COMPUTE_FP32,
+                     .act_bytes = sizeof(act),
+                     .acc_bytes = sizeof(acc),
 #define CF_CPU_FILL(op) .op = CF_CPU(op),
-        CF_CPU_OPS_MAP(CF_CPU_FILL)
+                     CF_CPU_OPS_MAP(CF_CPU_FILL)
 #undef CF_CPU_FILL
-    };
+        };
 }
