@@ -3,7 +3,9 @@
  * A sequence longer than the chunk size is cut every chunk_size_tok tokens into
  * dependent chunks, which form a group; the others are packed into standalone
  * chunks, each a group of one.  The plan lists the standalone chunks first, in
- * packing order, then the groups in the order of their sequences.
+ * packing order, then the groups in the order of their sequences.  Groups are
+ * numbered in that order.  The pieces of a standalone chunk are in rising order
+ * of their sequences.
  *
  * All functions are pure: equal inputs give equal plans on every rank.  Nothing
  * is allocated: ask for the bound, bring the arrays, build.  All token counts
@@ -71,7 +73,10 @@ CF_MUST_USE cf_status cf_chunk_plan_bound(const uint32_t *len_tok,
                                           uint32_t chunk_size_tok,
                                           cf_chunk_bound *bound_p);
 
-/* Build the plan.  Zero sequences give an empty plan.
+/* Build the plan.  Zero sequences give an empty plan.  Never more standalone
+ * chunks than first-fit-decreasing needs, the fewest possible for up to nine
+ * short sequences; sequences of one length that fill chunks fill them unless
+ * that would cost a chunk.  A million sequences take a fraction of a second.
  * Errors: CF_INVALID, CF_OVERFLOW, CF_NO_SPACE (then nothing was written). */
 CF_MUST_USE cf_status cf_chunk_plan_build(const uint32_t *len_tok,
                                           size_t n_seqs,
@@ -80,7 +85,8 @@ CF_MUST_USE cf_status cf_chunk_plan_build(const uint32_t *len_tok,
 
 /* CF_OK iff every token of every sequence is in the plan exactly once, in
  * order, within capacity, and kinds, prefixes and groups are as chunk.h says.
- * scratch as for a build.  Errors: CF_INVALID, CF_NO_SPACE, CF_MALFORMED. */
+ * Safe on any content of the arrays; scratch as for a build.
+ * Errors: CF_INVALID, CF_OVERFLOW, CF_NO_SPACE, CF_MALFORMED. */
 CF_MUST_USE cf_status cf_chunk_plan_check(const cf_chunk_plan *plan,
                                           const uint32_t *len_tok,
                                           size_t n_seqs);
