@@ -1,0 +1,376 @@
+/* model_folder.c - a fine-tuned Hugging Face folder out.
+ *
+ * (1) A folder is written under a temporary name beside its own and renamed
+ *     when everything in it is on the disk.
+ * (2) The index is made from what was written, not from what the model had:
+ *     a tied head that is not in a file is not in the index.
+ */
+#include "src/model_folder.h"
+
+#include "src/convert.h"
+#include "src/files.h"
+#include "src/json.h"
+#include "src/log.h"
+#include "src/model_config_text.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const uint64_t SHARD_BYTES_MAX = 5000000000;
+
+/* ---- small files ---- */
+
+static cf_status read_text(const char *path, char **text_p, size_t *n_p)
+{
+    cf_status status = CF_NO_MEMORY;
+    char *text = NULL;
+    struct stat info;
+    FILE *file = fopen(path, "re");
+
+    if (file == NULL || fstat(fileno(file), &info) != 0) {
+        status = cf_io_error(path, "read it", 0);
+        goto close_file;
+    }
+    text = malloc((size_t)info.st_size + 1);
+    if (text == NULL)
+        goto close_file;
+    *n_p = fread(text, 1, (size_t)info.st_size, file);
+    if (ferror(file)) {
+        status = cf_io_error(path, "read it", 0);
+        free(text);
+        goto close_file;
+    }
+    text[*n_p] = '\0';
+    *text_p = text;
+    status = CF_OK;
+
+close_file:
+    if (file != NULL)
+        fclose(file);
+    return status;
+}
+
+static cf_status write_text(const char *folder, const char *name,
+                            const char *text, size_t n)
+{
+    char *path = cf_path_join(folder, "/", name);
+    cf_status status = CF_OK;
+    int fd;
+
+    if (path == NULL)
+        return CF_NO_MEMORY;
+    fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0 || cf_write_all(fd, text, n) != 0 || fsync(fd) != 0)
+        status = cf_io_error(path, "write it", n);
+    if (fd >= 0 && close(fd) != 0 && status == CF_OK)
+        status = cf_io_error(path, "close it", n);
+    free(path);
+    return status;
+}
+
+/* ---- weights ---- */
+
+static uint64_t source_bytes(const cf_tensor_source *source)
+{
+    uint64_t bytes = cf_dtype_bytes(source->dtype);
+
+    for (uint32_t i = 0; i < source->n_dims; i++)
+        bytes *= source->dims[i];
+    return bytes;
+}
+
+/* Sources that go into one shard: as many as fit, at least one. */
+static size_t shard_length(const cf_tensor_source *sources, size_t n_sources,
+                           uint64_t bytes_max)
+{
+    uint64_t bytes = 0;
+    size_t n;
+
+    for (n = 0; n < n_sources; n++) {
+        bytes += source_bytes(&sources[n]);
+        if (bytes > bytes_max && n > 0)
+            break;
+    }
+    return n;
+}
+
+static size_t count_shards(const cf_tensor_source *sources, size_t n_sources,
+                           uint64_t bytes_max)
+{
+    size_t n_shards = 0;
+
+    for (size_t i = 0; i < n_sources; n_shards++)
+        i += shard_length(sources + i, n_sources - i, bytes_max);
+    return n_shards;
+}
+
+static cf_status write_index(const char *folder, uint64_t total_bytes,
+                             json_t *weight_map)
+{
+    json_t *index =
+        json_pack("{s:{s:I}, s:O}", "metadata", "total_size",
+                  (json_int_t)total_bytes, "weight_map", weight_map);
+    char *text = json_dumps(index, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+    cf_status status = CF_NO_MEMORY;
+
+    if (text != NULL)
+        status = write_text(folder, "model.safetensors.index.json", text,
+                            strlen(text));
+    free(text);
+    json_decref(index);
+    return status;
+}
+
+static cf_status write_shard(const char *folder, const char *name,
+                             cf_compute compute,
+                             const cf_tensor_source *sources, size_t n_sources,
+                             json_t *weight_map)
+{
+    char *path = cf_path_join(folder, "/", name);
+    cf_status status = CF_NO_MEMORY;
+
+    if (path != NULL)
+        status = cf_tensors_write(path, compute, sources, n_sources);
+    free(path);
+    for (size_t i = 0; status == CF_OK && i < n_sources; i++)
+        if (json_object_set_new(weight_map, sources[i].name,
+                                json_string(name)) != 0)
+            status = CF_NO_MEMORY;
+    return status;
+}
+
+static cf_status write_weights(const char *folder, cf_compute compute,
+                               const cf_tensor_source *sources,
+                               size_t n_sources, uint64_t bytes_max)
+{
+    size_t n_shards = count_shards(sources, n_sources, bytes_max);
+    json_t *weight_map = json_object();
+    uint64_t total_bytes = 0;
+    char name[64] = "model.safetensors";
+    cf_status status = weight_map == NULL ? CF_NO_MEMORY : CF_OK;
+    size_t first = 0;
+
+    for (size_t shard = 1; status == CF_OK && shard <= n_shards; shard++) {
+        size_t n = shard_length(sources + first, n_sources - first, bytes_max);
+
+        if (n_shards > 1)
+            snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors",
+                     shard, n_shards);
+        status =
+            write_shard(folder, name, compute, sources + first, n, weight_map);
+        for (size_t i = first; i < first + n; i++)
+            total_bytes += source_bytes(&sources[i]);
+        first += n;
+    }
+    if (status == CF_OK && n_shards > 1)
+        status = write_index(folder, total_bytes, weight_map);
+    json_decref(weight_map);
+    return status;
+}
+
+/* ---- what goes with the weights ---- */
+
+/* The dtype of most tensors, as configs spell it. */
+static const char *config_dtype(const cf_tensor_source *sources,
+                                size_t n_sources)
+{
+    static const char *const NAMES[] = {
+        [CF_DTYPE_F64] = "float64",
+        [CF_DTYPE_F32] = "float32",
+        [CF_DTYPE_F16] = "float16",
+        [CF_DTYPE_BF16] = "bfloat16",
+    };
+    size_t counts[CF_DTYPE_BF16 + 1] = {0};
+    size_t most = CF_DTYPE_F32;
+
+    for (size_t i = 0; i < n_sources; i++)
+        counts[sources[i].dtype]++;
+    for (size_t i = 0; i <= CF_DTYPE_BF16; i++)
+        if (counts[i] > counts[most])
+            most = i;
+    return NAMES[most];
+}
+
+static cf_status write_config(const char *from, const char *folder,
+                              const char *dtype)
+{
+    char *path = cf_path_join(from, "/", "config.json");
+    char *text = NULL, *edited = NULL;
+    json_t *config = NULL;
+    cf_status status = CF_NO_MEMORY;
+    size_t n;
+
+    if (path == NULL)
+        return status;
+    /* The editor relies on a text that is valid. */
+    status = cf_json_load(path, &config);
+    json_decref(config);
+    if (status == CF_OK)
+        status = read_text(path, &text, &n);
+    if (status == CF_OK) {
+        edited = cf_config_text_with_dtype(text, dtype);
+        status = edited == NULL ? CF_NO_MEMORY
+                                : write_text(folder, "config.json", edited,
+                                             strlen(edited));
+    }
+    free(edited);
+    free(text);
+    free(path);
+    return status;
+}
+
+static bool is_carried(const char *name)
+{
+    static const char *const NAMES[] = {
+        "tokenizer.json",     "tokenizer_config.json",
+        "tokenizer.model",    "special_tokens_map.json",
+        "vocab.json",         "merges.txt",
+        "added_tokens.json",  "chat_template.jinja",
+        "chat_template.json", "generation_config.json",
+    };
+
+    for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++)
+        if (strcmp(name, NAMES[i]) == 0)
+            return true;
+    return strncmp(name, "LICENSE", 7) == 0 || strncmp(name, "NOTICE", 6) == 0;
+}
+
+static cf_status copy_file(const char *from, const char *folder,
+                           const char *name)
+{
+    char *path = cf_path_join(from, "/", name);
+    char *text = NULL;
+    cf_status status = CF_NO_MEMORY;
+    size_t n;
+
+    if (path != NULL)
+        status = read_text(path, &text, &n);
+    if (status == CF_OK)
+        status = write_text(folder, name, text, n);
+    free(text);
+    free(path);
+    return status;
+}
+
+static cf_status copy_files(const char *from, const char *folder)
+{
+    DIR *dir = opendir(from);
+    const struct dirent *file;
+    cf_status status = CF_OK;
+
+    if (dir == NULL)
+        return cf_io_error(from, "read the folder", 0);
+    while (status == CF_OK && (file = readdir(dir)) != NULL)
+        if (is_carried(file->d_name))
+            status = copy_file(from, folder, file->d_name);
+    closedir(dir);
+    return status;
+}
+
+/* ---- the folder ---- */
+
+static cf_status fill_folder(const char *from, const char *folder,
+                             cf_compute compute,
+                             const cf_tensor_source *sources, size_t n_sources,
+                             uint64_t bytes_max)
+{
+    cf_status status =
+        write_config(from, folder, config_dtype(sources, n_sources));
+
+    if (status == CF_OK)
+        status = copy_files(from, folder);
+    if (status == CF_OK)
+        status = write_weights(folder, compute, sources, n_sources, bytes_max);
+    return status;
+}
+
+/* A folder cannot be renamed onto one that holds files: the older one steps
+ * aside and is removed last, so that at any time one of the two is complete. */
+static cf_status put_in_place(const char *temporary, const char *to,
+                              const char *old)
+{
+    cf_status status;
+
+    if (rename(temporary, to) != 0) {
+        if (errno != ENOTEMPTY && errno != EEXIST)
+            return cf_io_error(to, "put the folder there", 0);
+        status = cf_path_remove(old);
+        if (status != CF_OK)
+            return status;
+        if (rename(to, old) != 0)
+            return cf_io_error(to, "move the older folder away", 0);
+        if (rename(temporary, to) != 0) {
+            status = cf_io_error(to, "put the folder there", 0);
+            (void)rename(old, to);
+            return status;
+        }
+    }
+    status = cf_folder_sync_of(to);
+    return status == CF_OK ? cf_path_remove(old) : status;
+}
+
+static cf_status write_folder(const char *from, const char *to,
+                              cf_compute compute,
+                              const cf_tensor_source *sources, size_t n_sources,
+                              uint64_t bytes_max)
+{
+    char *temporary = cf_path_join(to, "", ".tmp");
+    char *old = cf_path_join(to, "", ".old");
+    cf_status status = CF_NO_MEMORY;
+
+    if (temporary != NULL && old != NULL)
+        status = cf_path_remove(temporary);
+    if (status != CF_OK)
+        goto free_paths;
+    if (mkdir(temporary, 0777) != 0) {
+        status = cf_io_error(to, "create the folder", 0);
+        goto free_paths;
+    }
+    status =
+        fill_folder(from, temporary, compute, sources, n_sources, bytes_max);
+    if (status == CF_OK)
+        status = put_in_place(temporary, to, old);
+    if (status != CF_OK && cf_path_remove(temporary) != CF_OK)
+        cf_log_warn("%s is left behind; remove it", temporary);
+
+free_paths:
+    free(old);
+    free(temporary);
+    return status;
+}
+
+cf_status cf_model_folder_write_shards(const char *from, const char *to,
+                                       cf_compute compute,
+                                       const cf_tensor_source *sources,
+                                       size_t n_sources, uint64_t bytes_max)
+{
+    size_t n = strlen(to);
+    cf_status status = CF_NO_MEMORY;
+    char *name;
+
+    /* The temporary folder stands beside the folder, not in it. */
+    while (n > 1 && to[n - 1] == '/')
+        n--;
+    name = strndup(to, n);
+    if (name != NULL)
+        status =
+            write_folder(from, name, compute, sources, n_sources, bytes_max);
+    free(name);
+    return status;
+}
+
+cf_status cf_model_folder_write(const char *from, const char *to,
+                                cf_compute compute,
+                                const cf_tensor_source *sources,
+                                size_t n_sources)
+{
+    return cf_model_folder_write_shards(from, to, compute, sources, n_sources,
+                                        SHARD_BYTES_MAX);
+}
