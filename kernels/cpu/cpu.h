@@ -31,10 +31,12 @@
 typedef double act;
 typedef double acc;
 typedef int64_t acc_bits;
+typedef uint64_t acc_ubits;
 #else
 typedef float act;
 typedef float acc;
 typedef int32_t acc_bits;
+typedef uint32_t acc_ubits;
 #endif
 
 static inline acc to_acc(act x)
@@ -52,6 +54,8 @@ enum { VL = CF_VB / (int)sizeof(acc) }; /* lanes of acc in a vector */
 typedef acc vec
     __attribute__((vector_size(CF_VB), aligned(sizeof(acc)), may_alias));
 typedef acc_bits ivec
+    __attribute__((vector_size(CF_VB), aligned(sizeof(acc)), may_alias));
+typedef acc_ubits uvec /* wraps, where the sum of an ivec must not */
     __attribute__((vector_size(CF_VB), aligned(sizeof(acc)), may_alias));
 
 #define CF_INLINE static inline __attribute__((always_inline))
@@ -103,7 +107,7 @@ CF_INLINE vec vec_exp(vec x)
     const double low = -708.0;
     const vec magic = vec_splat(6755399441055744.0);
     vec n = x * vec_splat(1.4426950408889634) + magic;
-    ivec e = (ivec)n << 52;
+    uvec e = (uvec)n << 52;
     static const double c[] = {
         1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0,
         1.0 / 3628800.0,    1.0 / 362880.0,    1.0 / 40320.0,
@@ -118,7 +122,7 @@ CF_INLINE vec vec_exp(vec x)
     const float low = -87.3f;
     const vec magic = vec_splat(12582912.0f);
     vec n = x * vec_splat(1.44269504f) + magic;
-    ivec e = (ivec)n << 23;
+    uvec e = (uvec)n << 23;
     static const float c[] = {
         1.38145627e-3f, 8.36874638e-3f, 4.1668389e-2f,
         1.66665211e-1f, 0.49999994f,
@@ -134,7 +138,7 @@ CF_INLINE vec vec_exp(vec x)
         p = p * r + vec_splat(c[i]);
     p = p * (r * r) + r;
     p = p + vec_splat(1);
-    p = (vec)(((ivec)p + e) & ~(ivec)(x < vec_splat(low)));
+    p = (vec)(((uvec)p + e) & ~(uvec)(x < vec_splat(low)));
     return vec_select((ivec)(x == x), p, x);
 }
 
