@@ -2,8 +2,8 @@
  *
  * At position 4M the angle of the fastest pair is 4e6 radians; rounded to a
  * double it is off by up to 5e-10.  The rounding error of the product is known
- * exactly from one FMA, and its effect is first order, so the table is right to
- * the last bits of a double at any position.
+ * exactly from one FMA, and only its first order matters, so the table is right
+ * to the last bits of a double.
  */
 #include "kernels/cpu/loops.h"
 
