@@ -115,6 +115,8 @@ struct cf_kernels {
     /* ---- memory ---- */
 
     void (*zero)(const cf_kernels *k, void *x, size_t bytes);
+    void (*copy)(const cf_kernels *k, const void *src, void *dst,
+                 size_t bytes);
 
     /* src acc [n] as act: src itself where the types are equal, else dst. */
     const void *(*as_act)(const cf_kernels *k, size_t n, const void *src,

@@ -7,6 +7,10 @@
  * backward.  Descending, because dK and dV of a chunk are complete only when
  * every later chunk of its group has added its share.
  *
+ * With several stages, backwards run in the same order everywhere: groups in
+ * plan order, chunks of a group descending.  Forwards run ahead of them as in
+ * 1F1B.  A single stage has no bubble to fill and runs one group at a time.
+ *
  * A recompute is local to its stage: the stage retains the input of a dropped
  * chunk, so a recompute sends and receives nothing.
  */
@@ -43,8 +47,8 @@ typedef struct cf_schedule_params {
                                      holds up to K + (p - 1 - s) */
 } cf_schedule_params;
 
-/* ops[first_op[s] .. first_op[s + 1]) is what stage s does, in order.  The
- * arrays, scratch and their capacities are the caller's; build sets the rest. */
+/* ops[first_op[s] .. first_op[s + 1]) is what stage s does, in order.  Arrays,
+ * scratch and their capacities are the caller's; build sets the rest. */
 typedef struct cf_schedule {
     cf_op *ops;
     size_t *first_op; /* n_stages + 1 entries */
@@ -62,18 +66,20 @@ typedef struct cf_schedule_need {
 /* Where a check or an execution stopped. */
 typedef struct cf_op_ref {
     uint32_t stage;
-    size_t op; /* index into the stage's own list */
+    size_t op;        /* index into the stage's own list */
     const char *rule; /* static text: what is broken there; NULL when nothing */
 } cf_op_ref;
 
-/* What to bring for a build.  Errors: CF_INVALID, CF_OVERFLOW. */
+/* What to bring for a build: exact for ops.
+ * Errors: CF_INVALID (a parameter is 0, or groups and positions in the plan are
+ * not those chunk.h describes), CF_OVERFLOW. */
 CF_MUST_USE cf_status cf_schedule_bound(const cf_chunk_plan *plan,
                                         const cf_schedule_params *params,
                                         cf_schedule_need *need_p);
 
 /* Build the op list of every stage for one step.  plan and params are read
  * only.  Equal inputs give equal lists on every rank, so ranks need not talk.
- * Errors: CF_INVALID, CF_NO_SPACE; *schedule is then unspecified. */
+ * Errors: CF_INVALID, CF_OVERFLOW, CF_NO_SPACE; nothing was written then. */
 CF_MUST_USE cf_status cf_schedule_build(const cf_chunk_plan *plan,
                                         const cf_schedule_params *params,
                                         cf_schedule *schedule);
@@ -81,14 +87,18 @@ CF_MUST_USE cf_status cf_schedule_build(const cf_chunk_plan *plan,
 /* CF_OK iff the list is complete, ordered, within K, has the KV state and the
  * gradients of the KV state where they are needed, and is free of deadlock with
  * one buffered message a link and direction.  Else CF_MALFORMED or CF_DEADLOCK,
- * and *where_p names the op and the rule. */
+ * and *where_p, written in any case, names the op and the rule; op may be the
+ * length of the list, when something is missing at its end.
+ * Errors besides, without a rule: CF_INVALID and CF_OVERFLOW as a bound with
+ * schedule->params has them, CF_NO_SPACE when scratch is too small. */
 CF_MUST_USE cf_status cf_schedule_check(const cf_chunk_plan *plan,
                                         const cf_schedule *schedule,
                                         cf_op_ref *where_p);
 
 /* One op as text: stage, letter, chunk, as in "2R7"; messages are "2>7" (send
  * activations), "2<7" (receive them), "2{7" (send gradients), "2}7" (receive
- * them).  snprintf rules: returns the length needed, writes at most size bytes. */
+ * them).  snprintf rules: returns the length needed, writes at most size
+ * bytes. */
 size_t cf_op_format(const cf_op *op, uint32_t stage, char *buf, size_t size);
 
 /* The whole schedule as a text grid, one line a stage, compute ops only, as in

@@ -1,0 +1,12 @@
+/* commands.h - what main chooses from.  Each returns the exit code of INTERFACE
+ * section 5, with every error already logged. */
+#ifndef CF_COMMANDS_H
+#define CF_COMMANDS_H
+
+#include "src/options.h"
+
+int cf_command_train(const cf_options *options);
+int cf_command_eval(const cf_options *options);
+int cf_command_verify(const cf_options *options);
+
+#endif

@@ -1,0 +1,90 @@
+/* engine.h - runs chunks on a model: the callbacks of execute.h, bound to
+ * kernels, KV state and activations.
+ *
+ * (1) The head runs inside the backward of a chunk, so a loss is counted once
+ *     and discarding and keeping forwards do the same work for every K.
+ * (2) The loss of a piece is summed in double in token order; a step's loss is
+ *     the sum over the pieces in plan order, whatever the order of execution.
+ * (3) Nothing is allocated between carve and close.
+ */
+#ifndef CF_ENGINE_H
+#define CF_ENGINE_H
+
+#include <chunkflow/execute.h>
+
+#include "src/activations.h"
+#include "src/chunk_input.h"
+#include "src/dataset.h"
+#include "src/kv_state.h"
+#include "src/model.h"
+
+/* The most of everything that any step of the run needs (see limits.c). */
+typedef struct cf_engine_need {
+    cf_kv_need kv;
+    uint32_t n_slots;      /* retained chunks; 0 in evaluation */
+    size_t n_plan_pieces;  /* of one step */
+} cf_engine_need;
+
+/* One global batch on its way through the engine; borrowed for the step. */
+typedef struct cf_engine_batch {
+    const cf_dataset *dataset;
+    const uint32_t *sequences; /* plan index -> data set index */
+    uint64_t step;             /* for messages */
+    double loss_scale;         /* 1 / target tokens of the step */
+} cf_engine_batch;
+
+/* Called after every op of a step; for progress.  May be NULL. */
+typedef void (*cf_engine_observer)(void *observer);
+
+typedef struct cf_engine {
+    const cf_kernels *kernels; /* borrowed */
+    cf_model *model;           /* borrowed */
+    cf_gradients gradients;
+    cf_kv_state kv;
+    cf_activations acts;
+    cf_chunk_input input;
+    cf_layer_grads grads;
+    void *cos, *sin; /* acc [n_tok, head_dim / 2] of the current chunk */
+    struct {
+        void *x;    /* acc [n_targets, hidden]: gathered, and their gradient */
+        void *n;    /* act [n_targets, hidden]: normalised */
+        void *rstd; /* acc [n_targets] */
+        void *dn;   /* act [n_targets, hidden] */
+        void *dx;   /* acc [n_targets, hidden] */
+        double *loss; /* [n_targets] */
+    } head;
+    void *scratch;
+    size_t scratch_bytes;
+    double *piece_loss; /* [pieces of the plan] */
+    size_t fixed_bytes; /* what is not in a pool */
+    cf_engine_batch batch;
+    cf_engine_observer observe;
+    void *observer;
+} cf_engine;
+
+/* Place everything that the engine needs beside the model.  Called on a dry
+ * arena, then on the real one. */
+void cf_engine_carve(cf_engine *engine, cf_model *model,
+                     const cf_engine_need *need, cf_recompute policy,
+                     cf_gradients gradients, cf_arena *arena);
+
+/* Start a step: piece losses to zero, high water of the pools too. */
+void cf_engine_begin_step(cf_engine *engine, const cf_engine_batch *batch,
+                          const cf_chunk_plan *plan);
+
+/* The callbacks for cf_execute; engine is a cf_engine. */
+extern const cf_engine_ops cf_engine_callbacks;
+
+/* Forward and losses of one chunk, without gradients.  Chunks of a group in
+ * order. */
+CF_MUST_USE cf_status cf_engine_evaluate(cf_engine *engine,
+                                         const cf_chunk_plan *plan,
+                                         uint32_t chunk);
+
+/* Sum of the losses of the step's pieces, in plan order. */
+double cf_engine_loss(const cf_engine *engine, const cf_chunk_plan *plan);
+
+/* High water of the step: everything carved, less what the pools never gave. */
+size_t cf_engine_peak_bytes(const cf_engine *engine);
+
+#endif

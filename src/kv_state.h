@@ -1,0 +1,97 @@
+/* kv_state.h - keys and values kept for the later chunks of a group, and the
+ * gradients that those chunks send back.
+ *
+ * (1) A group of dependent chunks holds its sequence in pages of CF_PAGE_TOK
+ *     tokens, anchored at token 0 whatever the chunk size: K (after rotation)
+ *     and V as act, dK and dV as acc, each [n_kv_heads, CF_PAGE_TOK, head_dim]
+ *     per layer and page.
+ * (2) A standalone chunk holds all its sequences side by side in one run of
+ *     pages, used as [n_kv_heads, run tokens, head_dim].  So both kinds share
+ *     the pages, and kernels see no difference but a stride.
+ * (3) Pages are taken at the group's first forward and given back after the
+ *     backward of its first chunk, the last to need them.
+ * (4) dK and dV are cleared layer by layer in the backward of the group's last
+ *     chunk, which is the first to add to them.
+ *
+ * It grows with the sequence: 2 n_kv_heads head_dim (act + acc) bytes a token
+ * and layer.  The chunk size does not change that.
+ */
+#ifndef CF_KV_STATE_H
+#define CF_KV_STATE_H
+
+#include <chunkflow/base.h>
+#include <chunkflow/chunk.h>
+
+#include "kernels/kernels.h"
+#include "src/arena.h"
+#include "src/pool.h"
+
+/* Where the pages of one group are. */
+typedef struct cf_kv_run {
+    uint32_t group;
+    uint32_t first_page;
+    uint32_t n_pages; /* 0: this entry is free */
+} cf_kv_run;
+
+typedef struct cf_kv_state {
+    cf_attn_shape shape;
+    uint32_t n_layers;
+    const cf_kernels *kernels; /* borrowed */
+    cf_pool pages;
+    void *k, *v;   /* act [n_layers, n_pages, page] */
+    void *dk, *dv; /* acc, likewise; NULL in evaluation */
+    cf_kv_run *runs;
+    uint32_t n_runs;
+    cf_attn_piece *pieces; /* of the last batch */
+    void **table;          /* page pointers of its pieces */
+    size_t table_capacity; /* of each of k, v, dk, dv */
+} cf_kv_state;
+
+/* What is the most that a run needs at a time. */
+typedef struct cf_kv_need {
+    uint32_t n_pages;       /* of the groups that are alive together */
+    uint32_t n_groups;      /* alive together */
+    uint32_t n_pieces;      /* of one chunk */
+    uint32_t chunk_tok;     /* of one chunk */
+    uint32_t sequence_tok;  /* of one sequence */
+} cf_kv_need;
+
+typedef enum cf_gradients { CF_GRADIENTS_NO, CF_GRADIENTS_YES } cf_gradients;
+
+/* Pages that a run of n_tok tokens takes. */
+uint32_t cf_kv_pages(uint32_t n_tok);
+
+/* Tokens of the whole group that a chunk belongs to. */
+uint32_t cf_group_tok(const cf_chunk_plan *plan, uint32_t chunk);
+
+/* Whether a chunk is the last one of its group. */
+int cf_group_ends(const cf_chunk_plan *plan, uint32_t chunk);
+
+void cf_kv_state_carve(cf_kv_state *kv, const cf_kernels *kernels,
+                       const cf_attn_shape *shape, uint32_t n_layers,
+                       const cf_kv_need *need, cf_gradients gradients,
+                       cf_arena *arena);
+
+/* Bytes of n pages, all layers. */
+size_t cf_kv_state_bytes(const cf_kv_state *kv, uint32_t n_pages);
+
+/* Have pages for the chunk's group; nothing to do when it has them. */
+CF_MUST_USE cf_status cf_kv_state_append(cf_kv_state *kv,
+                                         const cf_chunk_plan *plan,
+                                         uint32_t chunk);
+
+/* The pieces of a chunk in one layer, for a kernel call.  Valid until the next
+ * call. */
+cf_attn_batch cf_kv_state_batch(cf_kv_state *kv, const cf_chunk_plan *plan,
+                                uint32_t chunk, uint32_t layer,
+                                cf_gradients gradients);
+
+/* Clear dK and dV of the chunk's group in one layer. */
+void cf_kv_state_zero_gradients(cf_kv_state *kv, const cf_chunk_plan *plan,
+                                uint32_t chunk, uint32_t layer);
+
+/* Give the pages of the chunk's group back. */
+void cf_kv_state_release(cf_kv_state *kv, const cf_chunk_plan *plan,
+                         uint32_t chunk);
+
+#endif

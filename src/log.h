@@ -1,0 +1,17 @@
+/* log.h - one line on standard error.  Standard output belongs to results. */
+#ifndef CF_LOG_H
+#define CF_LOG_H
+
+#define CF_PRINTF(at, first) __attribute__((format(printf, at, first)))
+
+/* "chunkflow: error: ...": what, where, and what to do, in one line.  Called
+ * once, by the layer that decides what is wrong. */
+void cf_log_error(const char *format, ...) CF_PRINTF(1, 2);
+
+/* "chunkflow: warning: ...": odd, but going on. */
+void cf_log_warn(const char *format, ...) CF_PRINTF(1, 2);
+
+/* "chunkflow: ...": what a person wants to know. */
+void cf_log_info(const char *format, ...) CF_PRINTF(1, 2);
+
+#endif

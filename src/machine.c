@@ -1,0 +1,87 @@
+/* machine.c - see machine.h. */
+#include "src/machine.h"
+
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+uint32_t cf_machine_cores(void)
+{
+    cpu_set_t set;
+    int n = 0;
+
+    if (sched_getaffinity(0, sizeof(set), &set) == 0)
+        n = CPU_COUNT(&set);
+    return n > 0 ? (uint32_t)n : 1;
+}
+
+/* The number in a one-line file; SIZE_MAX when there is none ("max"). */
+static size_t number_read(const char *path)
+{
+    FILE *file = fopen(path, "re");
+    uint64_t value;
+    int n;
+
+    if (file == NULL)
+        return SIZE_MAX;
+    n = fscanf(file, "%" SCNu64, &value);
+    fclose(file);
+    return n == 1 && value < SIZE_MAX ? (size_t)value : SIZE_MAX;
+}
+
+/* The tightest memory.max from the process's own cgroup (version 2) upwards. */
+static size_t cgroup2_limit(void)
+{
+    char line[512], path[640], *group = NULL, *end;
+    FILE *file = fopen("/proc/self/cgroup", "re");
+    size_t limit = SIZE_MAX;
+
+    if (file == NULL)
+        return limit;
+    while (group == NULL && fgets(line, sizeof(line), file) != NULL)
+        if (strncmp(line, "0::/", 4) == 0)
+            group = line + 3;
+    fclose(file);
+    if (group == NULL)
+        return limit;
+    group[strcspn(group, "\n")] = '\0';
+    do {
+        size_t here;
+
+        snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.max", group);
+        here = number_read(path);
+        if (here < limit)
+            limit = here;
+        end = strrchr(group, '/');
+        if (end != NULL)
+            *end = '\0';
+    } while (end != NULL);
+    return limit;
+}
+
+size_t cf_machine_memory_bytes(void)
+{
+    size_t limit = (size_t)sysconf(_SC_PHYS_PAGES) *
+                   (size_t)sysconf(_SC_PAGESIZE);
+    const size_t others[] = {
+        cgroup2_limit(),
+        number_read("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+    };
+
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        if (others[i] < limit)
+            limit = others[i];
+    return limit;
+}
+
+size_t cf_machine_resident_peak_bytes(void)
+{
+    struct rusage usage;
+
+    if (getrusage(RUSAGE_SELF, &usage) != 0)
+        return 0;
+    return (size_t)usage.ru_maxrss * 1024;
+}

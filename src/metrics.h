@@ -1,0 +1,47 @@
+/* metrics.h - what a step reports: metrics.jsonl and the progress line. */
+#ifndef CF_METRICS_H
+#define CF_METRICS_H
+
+#include <chunkflow/base.h>
+
+#include <stdbool.h>
+
+typedef struct cf_step_report {
+    uint64_t step; /* from 1 */
+    bool has_loss; /* false: no target token; loss and norm are null */
+    double loss;
+    double grad_norm;
+    double learning_rate;
+    uint64_t sequences;
+    uint64_t tokens;
+    uint64_t target_tokens;
+    uint64_t chunks;
+    uint64_t recomputed_chunks;
+    double step_s;
+    uint64_t peak_bytes;
+} cf_step_report;
+
+typedef struct cf_metrics cf_metrics;
+
+typedef struct cf_metrics_params {
+    const char *path; /* of metrics.jsonl; NULL: none */
+    uint64_t n_steps; /* of the run, for the ETA */
+    uint32_t log_every;
+    bool quiet; /* no progress on standard error */
+} cf_metrics_params;
+
+/* Errors, logged: CF_IO. */
+CF_MUST_USE cf_status cf_metrics_open(const cf_metrics_params *params,
+                                      cf_metrics **metrics_p);
+void cf_metrics_close(cf_metrics *metrics);
+
+/* Within a step: chunk ops done of all.  On a terminal, redraws the line with a
+ * bar at most ten times a second; else nothing. */
+void cf_metrics_progress(cf_metrics *metrics, uint64_t step, size_t ops_done,
+                         size_t n_ops);
+
+/* One JSON line, flushed, and one line of progress.  Errors, logged: CF_IO. */
+CF_MUST_USE cf_status cf_metrics_append(cf_metrics *metrics,
+                                        const cf_step_report *report);
+
+#endif

@@ -1,0 +1,342 @@
+/* model.c - the parameter table and the typed views into the flat arrays.  See
+ * model.h for the invariants. */
+#include "src/model.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/log.h"
+
+/* Elements that the start of every GEMM group is rounded up to. */
+enum { ALIGN_ELEMENTS = CF_ARENA_ALIGN / 4 };
+
+/* Most parameters that one layer can have: 7 weights, 7 biases, 4 norms. */
+enum { LAYER_PARAMS_MAX = 18, OTHER_PARAMS = 3 };
+
+/* ---- the table ---- */
+
+typedef enum placement {
+    ALIGNED, /* starts a GEMM group or stands alone */
+    BEHIND   /* directly behind the one before, part of its GEMM group */
+} placement;
+
+/* Append a tensor; n_cols 0 makes it a vector.  Returns its index. */
+static size_t param_append(cf_model *model, placement place, uint64_t n_rows,
+                           uint64_t n_cols, const char *format, ...)
+    CF_PRINTF(5, 6);
+
+static size_t param_append(cf_model *model, placement place, uint64_t n_rows,
+                           uint64_t n_cols, const char *format, ...)
+{
+    cf_param *p = &model->params[model->n_params];
+    size_t offset = model->n_elements;
+    va_list args;
+
+    if (place == ALIGNED)
+        offset += (ALIGN_ELEMENTS - offset % ALIGN_ELEMENTS) % ALIGN_ELEMENTS;
+    *p = (cf_param){
+        .n_dims = n_cols > 0 ? 2 : 1,
+        .dims = {n_rows, n_cols},
+        .n = n_rows * (n_cols > 0 ? n_cols : 1),
+        .offset = offset,
+        .file_dtype = CF_DTYPE_F32,
+    };
+    va_start(args, format);
+    vsnprintf(p->name, sizeof(p->name), format, args);
+    va_end(args);
+    model->n_elements = offset + p->n;
+    model->n_norm_partials += (p->n + CF_NORM_BLOCK - 1) / CF_NORM_BLOCK;
+    return model->n_params++;
+}
+
+static void layer_params_append(cf_model *model, unsigned layer)
+{
+    const cf_model_config *c = &model->config;
+    const uint64_t q = (uint64_t)c->n_heads * c->head_dim;
+    const uint64_t kv = (uint64_t)c->n_kv_heads * c->head_dim;
+    const struct {
+        const char *name;
+        uint64_t n_rows, n_cols;
+        placement place;
+        bool present;
+    } rows[] = {
+        {"input_layernorm.weight", c->hidden, 0, ALIGNED, true},
+        {"self_attn.q_proj.weight", q, c->hidden, ALIGNED, true},
+        {"self_attn.k_proj.weight", kv, c->hidden, BEHIND, true},
+        {"self_attn.v_proj.weight", kv, c->hidden, BEHIND, true},
+        {"self_attn.q_proj.bias", q, 0, ALIGNED, c->attention_bias},
+        {"self_attn.k_proj.bias", kv, 0, BEHIND, c->attention_bias},
+        {"self_attn.v_proj.bias", kv, 0, BEHIND, c->attention_bias},
+        {"self_attn.q_norm.weight", c->head_dim, 0, ALIGNED, c->qk_norm},
+        {"self_attn.k_norm.weight", c->head_dim, 0, ALIGNED, c->qk_norm},
+        {"self_attn.o_proj.weight", c->hidden, q, ALIGNED, true},
+        {"self_attn.o_proj.bias", c->hidden, 0, ALIGNED, c->attention_o_bias},
+        {"post_attention_layernorm.weight", c->hidden, 0, ALIGNED, true},
+        {"mlp.gate_proj.weight", c->ffn, c->hidden, ALIGNED, true},
+        {"mlp.up_proj.weight", c->ffn, c->hidden, BEHIND, true},
+        {"mlp.gate_proj.bias", c->ffn, 0, ALIGNED, c->mlp_bias},
+        {"mlp.up_proj.bias", c->ffn, 0, BEHIND, c->mlp_bias},
+        {"mlp.down_proj.weight", c->hidden, c->ffn, ALIGNED, true},
+        {"mlp.down_proj.bias", c->hidden, 0, ALIGNED, c->mlp_bias},
+    };
+
+    static_assert(sizeof(rows) / sizeof(rows[0]) == LAYER_PARAMS_MAX,
+                  "the table has room for these");
+    for (size_t i = 0; i < LAYER_PARAMS_MAX; i++)
+        if (rows[i].present)
+            param_append(model, rows[i].place, rows[i].n_rows, rows[i].n_cols,
+                         "model.layers.%u.%s", layer, rows[i].name);
+}
+
+static cf_status table_build(cf_model *model)
+{
+    const cf_model_config *c = &model->config;
+    size_t capacity = (size_t)c->n_layers * LAYER_PARAMS_MAX + OTHER_PARAMS;
+
+    model->params = calloc(capacity, sizeof(*model->params));
+    model->layers = calloc(c->n_layers, sizeof(*model->layers));
+    model->inv_freq = calloc(c->head_dim / 2, sizeof(*model->inv_freq));
+    if (model->params == NULL || model->layers == NULL ||
+        model->inv_freq == NULL)
+        return CF_NO_MEMORY;
+
+    param_append(model, ALIGNED, c->vocab, c->hidden,
+                 "model.embed_tokens.weight");
+    for (uint32_t layer = 0; layer < c->n_layers; layer++)
+        layer_params_append(model, layer);
+    param_append(model, ALIGNED, c->hidden, 0, "model.norm.weight");
+    if (!c->tied)
+        param_append(model, ALIGNED, c->vocab, c->hidden, "lm_head.weight");
+    return CF_OK;
+}
+
+cf_status cf_model_open(const char *folder, const cf_kernels *kernels,
+                        cf_model *model)
+{
+    cf_status status;
+
+    memset(model, 0, sizeof(*model));
+    model->kernels = kernels;
+    status = cf_model_config_read(folder, &model->config);
+    if (status != CF_OK)
+        return status;
+    status = table_build(model);
+    if (status != CF_OK) {
+        cf_log_error("no memory for the parameter table of '%s'", folder);
+        cf_model_close(model);
+        return status;
+    }
+    cf_rope_frequencies(&model->config.rope, model->config.head_dim,
+                        model->inv_freq, &model->rope_factor);
+    return CF_OK;
+}
+
+void cf_model_close(cf_model *model)
+{
+    free(model->inv_freq);
+    free(model->layers);
+    free(model->params);
+    memset(model, 0, sizeof(*model));
+}
+
+/* ---- views ---- */
+
+static const cf_param *param_find(const cf_model *model, const char *name)
+{
+    for (size_t i = 0; i < model->n_params; i++)
+        if (strcmp(model->params[i].name, name) == 0)
+            return &model->params[i];
+    return NULL;
+}
+
+/* The parameter of a layer, or NULL when this model has none of that name. */
+static const cf_param *layer_param(const cf_model *model, uint32_t layer,
+                                   const char *name)
+{
+    char full[CF_PARAM_NAME_MAX];
+
+    snprintf(full, sizeof(full), "model.layers.%u.%s", (unsigned)layer, name);
+    return param_find(model, full);
+}
+
+static void *flat_at(const cf_model *model, void *flat, const cf_param *p)
+{
+    return p == NULL ? NULL : cf_at(flat, p->offset * model->kernels->acc_bytes);
+}
+
+static cf_scale scale_view(const cf_model *model, const cf_param *p)
+{
+    return (cf_scale){
+        .weight = flat_at(model, model->masters, p),
+        .d_weight = flat_at(model, model->gradients, p),
+    };
+}
+
+/* A GEMM group: it starts at `weight` and has n_out rows. */
+static cf_linear linear_view(const cf_model *model, const cf_param *weight,
+                             const cf_param *bias, size_t n_out)
+{
+    return (cf_linear){
+        .weight = {.master = flat_at(model, model->masters, weight),
+                   .bias = flat_at(model, model->masters, bias),
+                   .n_out = n_out,
+                   .n_in = (size_t)weight->dims[1]},
+        .d_weight = flat_at(model, model->gradients, weight),
+        .d_bias = flat_at(model, model->gradients, bias),
+    };
+}
+
+static void layer_views_set(cf_model *model, uint32_t index)
+{
+    const cf_model_config *c = &model->config;
+    const size_t n_qkv = ((size_t)c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+    cf_layer *layer = &model->layers[index];
+
+#define PARAM(name) layer_param(model, index, name)
+    layer->attention_norm = scale_view(model, PARAM("input_layernorm.weight"));
+    layer->qkv = linear_view(model, PARAM("self_attn.q_proj.weight"),
+                             PARAM("self_attn.q_proj.bias"), n_qkv);
+    layer->q_norm = scale_view(model, PARAM("self_attn.q_norm.weight"));
+    layer->k_norm = scale_view(model, PARAM("self_attn.k_norm.weight"));
+    layer->o = linear_view(model, PARAM("self_attn.o_proj.weight"),
+                           PARAM("self_attn.o_proj.bias"), c->hidden);
+    layer->mlp_norm =
+        scale_view(model, PARAM("post_attention_layernorm.weight"));
+    layer->gate_up = linear_view(model, PARAM("mlp.gate_proj.weight"),
+                                 PARAM("mlp.gate_proj.bias"),
+                                 2 * (size_t)c->ffn);
+    layer->down = linear_view(model, PARAM("mlp.down_proj.weight"),
+                              PARAM("mlp.down_proj.bias"), c->hidden);
+#undef PARAM
+}
+
+static void packing_carve(cf_model *model, cf_linear *linear, cf_arena *arena)
+{
+    const cf_kernels *k = model->kernels;
+    size_t bytes =
+        k->weight_packed_bytes(k, linear->weight.n_out, linear->weight.n_in);
+
+    linear->weight.packed = NULL;
+    if (bytes > 0)
+        linear->weight.packed = cf_arena_take(arena, CF_LIFETIME_RUN,
+                                              "packed weights", bytes, 1);
+}
+
+void cf_model_carve(cf_model *model, cf_model_use use, cf_arena *arena)
+{
+    const cf_model_config *c = &model->config;
+    const size_t n = model->n_elements;
+    const size_t acc_bytes = model->kernels->acc_bytes;
+    const cf_param *embedding = param_find(model, "model.embed_tokens.weight");
+    const cf_param *head = c->tied ? embedding
+                                   : param_find(model, "lm_head.weight");
+
+    model->masters = cf_arena_take(arena, CF_LIFETIME_RUN, "master weights", n,
+                                   acc_bytes);
+    if (use >= CF_MODEL_GRADIENTS) {
+        model->gradients = cf_arena_take(arena, CF_LIFETIME_RUN, "gradients",
+                                         n, acc_bytes);
+        if (c->tied)
+            model->d_head = cf_arena_take(arena, CF_LIFETIME_RUN, "gradients",
+                                          embedding->n, acc_bytes);
+        model->norm_partials =
+            cf_arena_take(arena, CF_LIFETIME_RUN, "bookkeeping",
+                          model->n_norm_partials, sizeof(double));
+    }
+    if (use >= CF_MODEL_TRAIN) {
+        model->moment1 = cf_arena_take(arena, CF_LIFETIME_RUN, "Adam moments",
+                                       n, acc_bytes);
+        model->moment2 = cf_arena_take(arena, CF_LIFETIME_RUN, "Adam moments",
+                                       n, acc_bytes);
+    }
+
+    model->embedding = flat_at(model, model->masters, embedding);
+    model->d_embedding = flat_at(model, model->gradients, embedding);
+    for (uint32_t layer = 0; layer < c->n_layers; layer++)
+        layer_views_set(model, layer);
+    model->final_norm = scale_view(model, param_find(model,
+                                                     "model.norm.weight"));
+    model->head = linear_view(model, head, NULL, c->vocab);
+    if (c->tied)
+        model->head.d_weight = model->d_head;
+
+    for (uint32_t layer = 0; layer < c->n_layers; layer++) {
+        packing_carve(model, &model->layers[layer].qkv, arena);
+        packing_carve(model, &model->layers[layer].o, arena);
+        packing_carve(model, &model->layers[layer].gate_up, arena);
+        packing_carve(model, &model->layers[layer].down, arena);
+    }
+    packing_carve(model, &model->head, arena);
+}
+
+/* ---- gradients ---- */
+
+void cf_model_pack(cf_model *model)
+{
+    const cf_kernels *k = model->kernels;
+
+    for (uint32_t i = 0; i < model->config.n_layers; i++) {
+        cf_layer *layer = &model->layers[i];
+
+        k->weight_pack(k, &layer->qkv.weight);
+        k->weight_pack(k, &layer->o.weight);
+        k->weight_pack(k, &layer->gate_up.weight);
+        k->weight_pack(k, &layer->down.weight);
+    }
+    k->weight_pack(k, &model->head.weight);
+}
+
+void cf_model_zero_gradients(cf_model *model)
+{
+    const cf_kernels *k = model->kernels;
+
+    k->zero(k, model->gradients, model->n_elements * k->acc_bytes);
+    if (model->d_head != NULL)
+        k->zero(k, model->d_head,
+                model->head.weight.n_out * model->head.weight.n_in *
+                    k->acc_bytes);
+}
+
+void cf_model_finish_gradients(cf_model *model)
+{
+    const cf_kernels *k = model->kernels;
+
+    if (model->d_head != NULL)
+        k->add(k, model->head.weight.n_out * model->head.weight.n_in,
+               model->d_head, model->d_embedding);
+}
+
+double cf_model_gradient_norm(cf_model *model)
+{
+    const cf_kernels *k = model->kernels;
+    double *partial = model->norm_partials;
+    double sum = 0;
+
+    for (size_t i = 0; i < model->n_params; i++) {
+        const cf_param *p = &model->params[i];
+
+        k->sum_squares(k, p->n, flat_at(model, model->gradients, p), partial);
+        partial += (p->n + CF_NORM_BLOCK - 1) / CF_NORM_BLOCK;
+    }
+    for (const double *x = model->norm_partials; x < partial; x++)
+        sum += *x;
+    return sqrt(sum);
+}
+
+const char *cf_model_first_bad_gradient(const cf_model *model)
+{
+    const cf_kernels *k = model->kernels;
+
+    for (size_t i = 0; i < model->n_params; i++) {
+        const cf_param *p = &model->params[i];
+
+        if (k->first_bad_row(k, 1, p->n,
+                             flat_at(model, model->gradients, p)) == 0)
+            return p->name;
+    }
+    return NULL;
+}

@@ -1,0 +1,166 @@
+/* model_load.c - weights from a model folder into the masters.
+ *
+ * Every tensor of the table must be there with its shape; every tensor of the
+ * folder must be understood; no value may be NaN or Inf.
+ */
+#include "src/model.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/log.h"
+
+static void shape_format(uint32_t n_dims, const uint64_t *dims, char *buf,
+                         size_t size)
+{
+    size_t used = (size_t)snprintf(buf, size, "[");
+
+    for (uint32_t i = 0; i < n_dims && used < size; i++)
+        used += (size_t)snprintf(buf + used, size - used, "%s%" PRIu64,
+                                 i > 0 ? ", " : "", dims[i]);
+    if (used < size)
+        snprintf(buf + used, size - used, "]");
+}
+
+static cf_status shape_check(const cf_param *p, const cf_tensor *tensor)
+{
+    char want[64], have[128];
+
+    if (tensor->n_dims == p->n_dims &&
+        memcmp(tensor->dims, p->dims, p->n_dims * sizeof(p->dims[0])) == 0)
+        return CF_OK;
+    shape_format(p->n_dims, p->dims, want, sizeof(want));
+    shape_format(tensor->n_dims, tensor->dims, have, sizeof(have));
+    cf_log_error("%s: tensor '%s' has shape %s, config.json asks for %s",
+                 tensor->path, tensor->name, have, want);
+    return CF_MALFORMED;
+}
+
+static cf_status finite_check(const cf_model *model, const cf_tensor *tensor,
+                              const void *values)
+{
+    const cf_kernels *k = model->kernels;
+    size_t n_rows = (size_t)tensor->dims[0];
+    size_t n_cols = (size_t)tensor->n / (n_rows > 0 ? n_rows : 1);
+    size_t row = k->first_bad_row(k, n_rows, n_cols, values);
+
+    if (row == n_rows)
+        return CF_OK;
+    cf_log_error("%s: tensor '%s' holds a NaN or Inf in row %zu: the model is "
+                 "damaged, get it again",
+                 tensor->path, tensor->name, row);
+    return CF_MALFORMED;
+}
+
+static cf_status param_load(cf_model *model, cf_param *p, const char *folder,
+                            const cf_tensors *tensors)
+{
+    const cf_kernels *k = model->kernels;
+    const cf_tensor *tensor = cf_tensors_find(tensors, p->name);
+    void *dst = cf_at(model->masters, p->offset * k->acc_bytes);
+    cf_status status;
+
+    if (tensor == NULL) {
+        cf_log_error("%s: tensor '%s' is missing from the weights", folder,
+                     p->name);
+        return CF_MALFORMED;
+    }
+    status = shape_check(p, tensor);
+    if (status != CF_OK)
+        return status;
+    cf_tensor_read(tensor, 0, p->n, k->compute, dst);
+    cf_tensor_release(tensor);
+    p->file_dtype = tensor->dtype;
+    return finite_check(model, tensor, dst);
+}
+
+/* A tied config whose file carries lm_head.weight too: fine when it equals the
+ * embedding, row by row so that no second copy of it is needed. */
+static cf_status tied_head_check(const cf_model *model,
+                                 const cf_tensor *tensor)
+{
+    const size_t hidden = model->config.hidden;
+    const size_t row_bytes = hidden * model->kernels->acc_bytes;
+    const uint64_t dims[2] = {model->config.vocab, hidden};
+    void *row;
+    bool equal = tensor->n_dims == 2 &&
+                 memcmp(tensor->dims, dims, sizeof(dims)) == 0;
+
+    if (equal) {
+        row = malloc(row_bytes);
+        if (row == NULL) {
+            cf_log_error("no memory to compare '%s'", tensor->name);
+            return CF_NO_MEMORY;
+        }
+        for (size_t i = 0; i < model->config.vocab && equal; i++) {
+            cf_tensor_read(tensor, i * hidden, hidden,
+                           model->kernels->compute, row);
+            equal = memcmp(row, (const char *)model->embedding + i * row_bytes,
+                           row_bytes) == 0;
+        }
+        free(row);
+    }
+    if (equal)
+        return CF_OK;
+    cf_log_error("%s: 'lm_head.weight' differs from the embedding, but "
+                 "config.json says tie_word_embeddings: set it to false",
+                 tensor->path);
+    return CF_MALFORMED;
+}
+
+static bool name_known(const cf_model *model, const char *name)
+{
+    for (size_t i = 0; i < model->n_params; i++)
+        if (strcmp(model->params[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* Rotary tables that old folders carry; they follow from the config. */
+static bool name_is_derived(const char *name)
+{
+    const char *end = strstr(name, ".rotary_emb.inv_freq");
+
+    return end != NULL && strcmp(end, ".rotary_emb.inv_freq") == 0;
+}
+
+static cf_status others_check(const cf_model *model,
+                              const cf_tensors *tensors)
+{
+    cf_status status = CF_OK;
+
+    for (size_t i = 0; i < cf_tensors_count(tensors) && status == CF_OK; i++) {
+        const cf_tensor *tensor = cf_tensors_at(tensors, i);
+
+        if (name_known(model, tensor->name) || name_is_derived(tensor->name))
+            continue;
+        if (model->config.tied && strcmp(tensor->name, "lm_head.weight") == 0) {
+            status = tied_head_check(model, tensor);
+            continue;
+        }
+        cf_log_error("%s: tensor '%s' is not part of the model that "
+                     "config.json describes: chunkflow would drop it",
+                     tensor->path, tensor->name);
+        status = CF_MALFORMED;
+    }
+    return status;
+}
+
+cf_status cf_model_load(cf_model *model, const char *folder)
+{
+    cf_tensors *tensors;
+    cf_status status = cf_tensors_open_folder(folder, &tensors);
+
+    if (status != CF_OK)
+        return status;
+    for (size_t i = 0; i < model->n_params && status == CF_OK; i++)
+        status = param_load(model, &model->params[i], folder, tensors);
+    if (status == CF_OK)
+        status = others_check(model, tensors);
+    cf_tensors_close(tensors);
+    if (status == CF_OK)
+        cf_model_pack(model);
+    return status;
+}

@@ -1,0 +1,113 @@
+/* options.h - what the user asked for: command line, YAML file, defaults.
+ *
+ * One table (options.c) drives the flags, the YAML keys, --help, the man page
+ * and the saved configuration.  The command line wins over the file, the file
+ * over the default.  An option that a command does not have is an error, never
+ * a silent no-op.
+ */
+#ifndef CF_OPTIONS_H
+#define CF_OPTIONS_H
+
+#include <chunkflow/base.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "kernels/kernels.h"
+
+typedef enum cf_command {
+    CF_COMMAND_TRAIN,
+    CF_COMMAND_EVAL,
+    CF_COMMAND_VERIFY
+} cf_command;
+
+typedef enum cf_lr_schedule {
+    CF_LR_CONSTANT,
+    CF_LR_LINEAR,
+    CF_LR_COSINE
+} cf_lr_schedule;
+
+/* What a retained chunk keeps of each layer. */
+typedef enum cf_recompute {
+    CF_RECOMPUTE_NONE,      /* everything */
+    CF_RECOMPUTE_SELECTIVE, /* all but norms and SwiGLU */
+    CF_RECOMPUTE_LAYER      /* layer inputs, attention output and its LSE */
+} cf_recompute;
+
+typedef enum cf_backend {
+    CF_BACKEND_AUTO,
+    CF_BACKEND_CPU,
+    CF_BACKEND_CUDA
+} cf_backend;
+
+typedef enum cf_export_dtype {
+    CF_EXPORT_MODEL, /* as the model folder has it */
+    CF_EXPORT_FP32,
+    CF_EXPORT_BF16
+} cf_export_dtype;
+
+/* INTERFACE section 2, one field an option.  More than a dozen fields, since
+ * this is the user's whole say; each module reads only what it needs.  Strings
+ * are owned by the options; NULL means not given. */
+typedef struct cf_options {
+    cf_command command;
+
+    char *model;
+    char **data; /* n_data prefixes or .jsonl files */
+    size_t n_data;
+    char *output;
+    bool overwrite;
+
+    uint32_t chunk_size_tok;
+    uint32_t retained_chunks_max;
+    cf_recompute recompute;
+    cf_compute compute;
+    cf_backend backend;
+    uint32_t threads;      /* 0 = as many as there are cores */
+    uint64_t memory_bytes; /* 0 = what the machine or its cgroup has */
+
+    uint32_t global_batch;
+    uint64_t steps; /* 0 = by epochs */
+    uint32_t epochs;
+    uint32_t max_length_tok; /* 0 = none */
+    uint64_t seed;
+    bool shuffle;
+
+    double learning_rate;
+    double min_learning_rate;
+    cf_lr_schedule lr_schedule;
+    uint64_t warmup_steps;
+    double weight_decay;
+    double adam_beta1;
+    double adam_beta2;
+    double adam_eps;
+    double grad_clip; /* 0 = off */
+
+    cf_export_dtype export_dtype;
+    bool dry_run;
+    uint32_t log_every;
+    bool quiet;
+    bool verbose;
+
+    char *against;    /* verify */
+    double tolerance; /* verify; < 0 = by compute type */
+    bool json;        /* eval */
+} cf_options;
+
+typedef enum cf_options_outcome {
+    CF_OPTIONS_RUN,  /* go on */
+    CF_OPTIONS_SHOWN /* --help or --version was printed: exit 0 */
+} cf_options_outcome;
+
+/* Parse argv (argv[1] is the command) and the --config file it names.  On
+ * CF_OK close options_p when done.  Errors are logged: CF_INVALID. */
+CF_MUST_USE cf_status cf_options_open(int argc, char **argv,
+                                      cf_options *options_p,
+                                      cf_options_outcome *outcome_p);
+void cf_options_close(cf_options *options);
+
+/* The resolved configuration as YAML, which --config reads back to the same
+ * options.  CF_IO when a write failed (not logged). */
+CF_MUST_USE cf_status cf_options_write(const cf_options *options, FILE *file);
+
+#endif

@@ -1,0 +1,268 @@
+/* train.c - the training command, from options to a fine-tuned folder.
+ *
+ * Everything that can be found wrong is found before the run folder is touched,
+ * and everything that can be sized is sized before a weight is loaded.
+ */
+#include "src/commands.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "src/file_write.h"
+#include "src/files.h"
+#include "src/log.h"
+#include "src/machine.h"
+#include "src/model_export.h"
+#include "src/output.h"
+#include "src/run.h"
+#include "src/step.h"
+
+typedef struct training {
+    const cf_options *options;
+    cf_run run;
+    cf_batches batches;
+    cf_step_plan_need need;
+    cf_step_plan plan;
+    cf_engine engine;
+    cf_arena sizes; /* what was predicted */
+    cf_metrics *metrics;
+    cf_ledger ledger;
+    struct {
+        uint64_t step;
+        size_t ops_done;
+    } progress;
+    size_t peak_bytes;
+} training;
+
+static double seconds(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* A file or folder of the run; the caller frees. */
+static char *output_path(const training *t, const char *name)
+{
+    return cf_path_join(t->options->output, "/", name);
+}
+
+/* ---- before step 1 ---- */
+
+static cf_status warmup_check(const training *t)
+{
+    if (t->options->warmup_steps <= t->batches.n_steps)
+        return CF_OK;
+    cf_log_error("--warmup-steps %" PRIu64 " is more than the %" PRIu64
+                 " steps of this run: use fewer",
+                 t->options->warmup_steps, t->batches.n_steps);
+    return CF_INVALID;
+}
+
+static void carve(void *context, cf_arena *arena)
+{
+    training *t = context;
+
+    cf_model_carve(&t->run.model, CF_MODEL_TRAIN, arena);
+    cf_step_plan_carve(&t->plan, &t->need, arena);
+    cf_engine_carve(&t->engine, &t->run.model, &t->need.engine,
+                    t->options->recompute, CF_GRADIENTS_YES, arena);
+}
+
+static cf_status size_up(training *t)
+{
+    cf_status status = cf_batches_open(t->run.dataset, t->options, &t->batches);
+
+    if (status == CF_OK)
+        status = warmup_check(t);
+    if (status == CF_OK)
+        status = cf_step_plan_bound(t->run.dataset, t->batches.eligible,
+                                    t->batches.n_eligible,
+                                    t->batches.global_batch,
+                                    t->options->chunk_size_tok,
+                                    t->options->retained_chunks_max, &t->need);
+    if (status == CF_OK)
+        status = cf_run_size(&t->run, carve, t, &t->need, &t->sizes);
+    return status;
+}
+
+/* What one epoch will read, so that a person sees it before the first step. */
+static void data_print(const training *t)
+{
+    const uint32_t *len_tok = cf_dataset_lengths(t->run.dataset);
+    const uint32_t *targets = cf_dataset_target_counts(t->run.dataset);
+    cf_ledger ledger = {0};
+    char line[256];
+
+    for (size_t i = 0; i < cf_dataset_count(t->run.dataset); i++)
+        cf_ledger_add(&ledger, len_tok[i], targets[i],
+                      t->options->max_length_tok);
+    cf_ledger_format(&ledger, line, sizeof(line));
+    cf_log_info("an epoch: %s", line);
+}
+
+static void introduce(const training *t)
+{
+    const cf_model_config *c = &t->run.model.config;
+    size_t n_params = 0;
+
+    if (t->options->quiet)
+        return;
+    for (size_t i = 0; i < t->run.model.n_params; i++)
+        n_params += t->run.model.params[i].n;
+    cf_log_info("model %s: %.1f M parameters, %u layers; backend %s",
+                t->options->model, (double)n_params * 1e-6,
+                (unsigned)c->n_layers, t->run.kernels.name);
+    data_print(t);
+    cf_log_info("%" PRIu64 " steps of %u sequences; chunks of %u tokens, %u "
+                "retained; longest sequence %u tokens",
+                t->batches.n_steps, (unsigned)t->batches.global_batch,
+                (unsigned)t->need.chunk_size_tok,
+                (unsigned)t->need.params.retained_chunks_max,
+                (unsigned)t->need.longest_tok);
+    cf_arena_print(&t->sizes, stderr);
+}
+
+static cf_status config_fill(FILE *file, const void *options)
+{
+    return cf_options_write(options, file);
+}
+
+static cf_status output_begin(training *t)
+{
+    cf_metrics_params params = {.n_steps = t->batches.n_steps,
+                                .log_every = t->options->log_every,
+                                .quiet = t->options->quiet};
+    char *config, *metrics;
+    cf_status status = cf_output_open(t->options->output,
+                                      t->options->overwrite);
+
+    if (status != CF_OK)
+        return status;
+    config = output_path(t, "config.yaml");
+    metrics = output_path(t, "metrics.jsonl");
+    if (config == NULL || metrics == NULL)
+        status = CF_NO_MEMORY;
+    if (status == CF_OK)
+        status = cf_file_write(config, config_fill, t->options);
+    params.path = metrics;
+    if (status == CF_OK)
+        status = cf_metrics_open(&params, &t->metrics);
+    free(metrics);
+    free(config);
+    return status;
+}
+
+/* ---- the steps ---- */
+
+static void observe(void *context)
+{
+    training *t = context;
+
+    t->progress.ops_done++;
+    cf_metrics_progress(t->metrics, t->progress.step, t->progress.ops_done,
+                        t->plan.schedule.first_op[1]);
+}
+
+static cf_status steps_run(training *t)
+{
+    const cf_step step = {.dataset = t->run.dataset,
+                          .need = &t->need,
+                          .model = &t->run.model,
+                          .engine = &t->engine,
+                          .plan = &t->plan};
+    uint64_t n_updates = 0;
+    cf_status status = CF_OK;
+
+    t->engine.observe = observe;
+    t->engine.observer = t;
+    for (uint64_t number = 1; number <= t->batches.n_steps; number++) {
+        double start = seconds();
+        cf_step_report report;
+
+        t->progress.step = number;
+        t->progress.ops_done = 0;
+        t->plan.n_batch = cf_batches_at(&t->batches, number, t->plan.batch);
+        status = cf_step_run(&step, t->options, number, t->batches.n_steps,
+                             &n_updates, &report);
+        if (status != CF_OK)
+            break;
+        cf_batches_count(&t->batches, number, t->plan.batch, t->plan.n_batch,
+                         &t->ledger);
+        report.step_s = seconds() - start;
+        if (report.peak_bytes > t->peak_bytes)
+            t->peak_bytes = report.peak_bytes;
+        status = cf_metrics_append(t->metrics, &report);
+        if (status != CF_OK)
+            break;
+    }
+    return status;
+}
+
+/* ---- after the last step ---- */
+
+static cf_status output_end(training *t)
+{
+    char *ledger = output_path(t, "ledger.json");
+    char *model = output_path(t, "model");
+    cf_status status = CF_NO_MEMORY;
+
+    if (ledger != NULL && model != NULL)
+        status = cf_model_export(&t->run.model, t->options->model, model,
+                                 t->options->export_dtype);
+    if (status == CF_OK)
+        status = cf_ledger_write(&t->ledger, ledger);
+    if (status == CF_OK && !t->options->quiet) {
+        char line[256], used[32], predicted[32], resident[32];
+
+        cf_ledger_format(&t->ledger, line, sizeof(line));
+        cf_log_info("%s", line);
+        cf_log_info(
+            "memory: %s used of %s predicted; %s resident at most",
+            cf_bytes_format(t->peak_bytes, used, sizeof(used)),
+            cf_bytes_format(t->sizes.used, predicted, sizeof(predicted)),
+            cf_bytes_format(cf_machine_resident_peak_bytes(), resident,
+                            sizeof(resident)));
+        cf_log_info("the fine-tuned model is in %s", model);
+    }
+    free(model);
+    free(ledger);
+    return status;
+}
+
+static cf_status train(training *t)
+{
+    cf_status status = size_up(t);
+
+    if (status != CF_OK)
+        return status;
+    introduce(t);
+    if (t->options->dry_run)
+        return CF_OK;
+    status = cf_run_place(&t->run, &t->sizes, carve, t);
+    if (status == CF_OK)
+        status = cf_model_load(&t->run.model, t->options->model);
+    if (status == CF_OK)
+        status = output_begin(t);
+    if (status == CF_OK)
+        status = steps_run(t);
+    cf_metrics_close(t->metrics);
+    if (status == CF_OK)
+        status = output_end(t);
+    return status;
+}
+
+int cf_command_train(const cf_options *options)
+{
+    training t = {.options = options};
+    cf_status status = cf_run_open(options, &t.run);
+
+    if (status == CF_OK) {
+        status = train(&t);
+        cf_batches_close(&t.batches);
+        cf_run_close(&t.run);
+    }
+    return cf_exit_code(status);
+}
