@@ -1,17 +1,16 @@
 /* swiglu.c - a = silu(gate) * up, and its gradient; one pass each. */
 #include "kernels/cpu/loops.h"
 
-/* sigmoid(x) and 1 - sigmoid(x), both without cancellation and overflow: e is
- * exp(-|x|). */
+/* sigmoid(x) and 1 - sigmoid(x), both without cancellation.  Below the bound
+ * exp(-x) would overflow, and the sigmoid is next to nothing. */
 CF_INLINE void sigmoid(vec x, vec *sigmoid_p, vec *rest_p)
 {
-    ivec negative = (ivec)(x < (vec){0});
-    vec e = vec_exp(vec_select(negative, x, -x));
-    vec large = vec_splat(1) / (vec_splat(1) + e);
-    vec small = e * large;
+    const vec bound = vec_splat(CF_DOUBLE ? -708 : -87);
+    vec e = vec_exp(-vec_max(bound, x));
+    vec s = vec_splat(1) / (vec_splat(1) + e);
 
-    *sigmoid_p = vec_select(negative, small, large);
-    *rest_p = vec_select(negative, large, small);
+    *sigmoid_p = s;
+    *rest_p = e * s;
 }
 
 void CF_CPU(swiglu_forward)(const cf_kernels *k, size_t n_tok, size_t n_ff,
