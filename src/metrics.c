@@ -1,0 +1,262 @@
+/* metrics.c - metrics.jsonl, and the line of progress.
+ *
+ * On a terminal one line is drawn over and over, cut to the width of the window;
+ * into a file or pipe it is one plain line every log_every steps, and one for
+ * the last.  metrics.jsonl has every step.
+ *
+ * (1) Nothing is allocated after open: appending happens inside a step.
+ */
+#include "src/metrics.h"
+
+#include "src/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    LINE_MAX_BYTES = 1024,
+    BAR_COLUMNS = 20,
+    WIDTH_WITHOUT_WINDOW = 80
+};
+
+#define REDRAW_S 0.1
+
+struct cf_metrics {
+    FILE *file; /* NULL: none */
+    char *path;
+    uint64_t n_steps;
+    uint32_t log_every;
+    bool quiet;
+    bool on_terminal;
+    bool is_drawn; /* the cursor stands behind a line of ours */
+    double drawn_s;
+    double steps_s; /* of all steps so far, for the ETA */
+    uint64_t n_done;
+    char last[LINE_MAX_BYTES]; /* what the last step reported, as shown */
+    char buffer[BUFSIZ];       /* of file */
+};
+
+static double now_s(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+cf_status cf_metrics_open(const cf_metrics_params *params,
+                          cf_metrics **metrics_p)
+{
+    cf_metrics *metrics = calloc(1, sizeof(*metrics));
+
+    if (metrics == NULL)
+        goto out_of_memory;
+    metrics->n_steps = params->n_steps;
+    metrics->log_every = params->log_every;
+    metrics->quiet = params->quiet;
+    metrics->on_terminal = isatty(STDERR_FILENO) == 1;
+    if (params->path != NULL) {
+        metrics->path = strdup(params->path);
+        if (metrics->path == NULL)
+            goto free_metrics;
+        metrics->file = fopen(params->path, "ae");
+        if (metrics->file == NULL) {
+            cf_log_error("%s: %s", params->path, strerror(errno));
+            cf_metrics_close(metrics);
+            return CF_IO;
+        }
+        (void)setvbuf(metrics->file, metrics->buffer, _IOFBF,
+                      sizeof(metrics->buffer));
+    }
+    *metrics_p = metrics;
+    return CF_OK;
+
+free_metrics:
+    free(metrics);
+out_of_memory:
+    cf_log_error("metrics: out of memory");
+    return CF_NO_MEMORY;
+}
+
+void cf_metrics_close(cf_metrics *metrics)
+{
+    if (metrics == NULL)
+        return;
+    if (metrics->is_drawn)
+        (void)fputc('\n', stderr);
+    if (metrics->file != NULL && fclose(metrics->file) != 0)
+        cf_log_error("%s: %s", metrics->path, strerror(errno));
+    free(metrics->path);
+    free(metrics);
+}
+
+/* ---- for people ---- */
+
+static void format_bytes(uint64_t bytes, char *buf, size_t size)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+
+    while (value >= 1000 && unit + 1 < sizeof(units) / sizeof(units[0])) {
+        value /= 1024;
+        unit++;
+    }
+    (void)snprintf(buf, size, "%.*f %s", unit != 0 && value < 100 ? 1 : 0,
+                   value, units[unit]);
+}
+
+static void format_time(double time_s, char *buf, size_t size)
+{
+    const uint64_t s = time_s < 1e15 ? (uint64_t)(time_s + 0.5) : 0;
+
+    if (s < 60)
+        (void)snprintf(buf, size, "%" PRIu64 "s", s);
+    else if (s < 3600)
+        (void)snprintf(buf, size, "%" PRIu64 "m%02" PRIu64 "s", s / 60, s % 60);
+    else
+        (void)snprintf(buf, size, "%" PRIu64 "h%02" PRIu64 "m", s / 3600,
+                       s % 3600 / 60);
+}
+
+static double tokens_per_s(const cf_step_report *report)
+{
+    return report->step_s > 0 ? (double)report->tokens / report->step_s : 0;
+}
+
+static double eta_s(const cf_metrics *metrics, uint64_t step)
+{
+    if (step >= metrics->n_steps)
+        return 0;
+    return metrics->steps_s / (double)metrics->n_done *
+           (double)(metrics->n_steps - step);
+}
+
+/* All but the number of the step. */
+static void format_report(cf_metrics *metrics, const cf_step_report *report)
+{
+    char loss[32] = "-";
+    char peak[32];
+    char eta[32];
+
+    if (report->has_loss)
+        (void)snprintf(loss, sizeof(loss), "%.4f", report->loss);
+    format_bytes(report->peak_bytes, peak, sizeof(peak));
+    format_time(eta_s(metrics, report->step), eta, sizeof(eta));
+    (void)snprintf(metrics->last, sizeof(metrics->last),
+                   "loss %s  lr %.3g  %.0f tok/s  peak %s  ETA %s", loss,
+                   report->learning_rate, tokens_per_s(report), peak, eta);
+}
+
+/* One column less than the window has: some terminals wrap at the last. */
+static size_t columns(void)
+{
+    struct winsize window;
+
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_col == 0)
+        return WIDTH_WITHOUT_WINDOW - 1;
+    return (size_t)window.ws_col - 1;
+}
+
+/* Carriage return, the line, clear what an older, longer one left. */
+static void draw(cf_metrics *metrics, const char *line)
+{
+    (void)fprintf(stderr, "\r%.*s\x1b[K", (int)columns(), line);
+    metrics->is_drawn = true;
+    metrics->drawn_s = now_s();
+}
+
+void cf_metrics_progress(cf_metrics *metrics, uint64_t step, size_t ops_done,
+                         size_t n_ops)
+{
+    char bar[BAR_COLUMNS + 1];
+    char line[LINE_MAX_BYTES + 128];
+    size_t filled;
+
+    if (metrics->quiet || !metrics->on_terminal || n_ops == 0 ||
+        now_s() - metrics->drawn_s < REDRAW_S)
+        return;
+    if (ops_done > n_ops)
+        ops_done = n_ops;
+    filled = (size_t)((double)ops_done / (double)n_ops * BAR_COLUMNS);
+    memset(bar, '.', BAR_COLUMNS);
+    memset(bar, '#', filled);
+    bar[BAR_COLUMNS] = '\0';
+    (void)snprintf(line, sizeof(line),
+                   "step %" PRIu64 "/%" PRIu64 "  [%s] %.0f %%  %s", step,
+                   metrics->n_steps, bar,
+                   100 * (double)ops_done / (double)n_ops, metrics->last);
+    draw(metrics, line);
+}
+
+static void show(cf_metrics *metrics, const cf_step_report *report)
+{
+    char line[LINE_MAX_BYTES + 128];
+
+    metrics->steps_s += report->step_s;
+    metrics->n_done++;
+    format_report(metrics, report);
+    if (metrics->quiet)
+        return;
+    (void)snprintf(line, sizeof(line), "step %" PRIu64 "/%" PRIu64 "  %s",
+                   report->step, metrics->n_steps, metrics->last);
+    if (metrics->on_terminal)
+        draw(metrics, line);
+    else if (report->step % metrics->log_every == 0 ||
+             report->step == metrics->n_steps)
+        (void)fprintf(stderr, "%s\n", line);
+}
+
+/* ---- for programs ---- */
+
+/* JSON has no NaN and no infinity. */
+static void write_real(FILE *file, const char *key, bool is_known, double value)
+{
+    if (is_known && isfinite(value))
+        (void)fprintf(file, ", \"%s\": %.17g", key, value);
+    else
+        (void)fprintf(file, ", \"%s\": null", key);
+}
+
+static void write_whole(FILE *file, const char *key, uint64_t value)
+{
+    (void)fprintf(file, ", \"%s\": %" PRIu64, key, value);
+}
+
+static cf_status write_report(cf_metrics *metrics, const cf_step_report *report)
+{
+    FILE *file = metrics->file;
+
+    (void)fprintf(file, "{\"step\": %" PRIu64, report->step);
+    write_real(file, "loss", report->has_loss, report->loss);
+    write_real(file, "grad_norm", report->has_loss, report->grad_norm);
+    write_real(file, "learning_rate", true, report->learning_rate);
+    write_whole(file, "sequences", report->sequences);
+    write_whole(file, "tokens", report->tokens);
+    write_whole(file, "target_tokens", report->target_tokens);
+    write_whole(file, "chunks", report->chunks);
+    write_whole(file, "recomputed_chunks", report->recomputed_chunks);
+    write_real(file, "step_s", true, report->step_s);
+    write_real(file, "tokens_per_s", true, tokens_per_s(report));
+    write_whole(file, "peak_bytes", report->peak_bytes);
+    (void)fputs("}\n", file);
+    errno = 0;
+    if (fflush(file) == 0 && !ferror(file))
+        return CF_OK;
+    cf_log_error("%s: cannot be written: %s", metrics->path,
+                 strerror(errno != 0 ? errno : EIO));
+    return CF_IO;
+}
+
+cf_status cf_metrics_append(cf_metrics *metrics, const cf_step_report *report)
+{
+    show(metrics, report);
+    return metrics->file != NULL ? write_report(metrics, report) : CF_OK;
+}

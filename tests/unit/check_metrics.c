@@ -1,0 +1,246 @@
+/* check_metrics.c - metrics.jsonl and the line of progress. */
+#include <check.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "src/metrics.h"
+#include "tests/lib/scratch.h"
+
+static const cf_step_report report_of_a_step = {
+    .step = 1,
+    .has_loss = true,
+    .loss = 0.1 + 0.2,
+    .grad_norm = 1.0 / 3.0,
+    .learning_rate = 2e-5,
+    .sequences = 32,
+    .tokens = 50000,
+    .target_tokens = 41000,
+    .chunks = 25,
+    .recomputed_chunks = 4,
+    .step_s = 2.5,
+    .peak_bytes = 3ULL << 30,
+};
+
+static cf_metrics *metrics_open(const char *path, uint64_t n_steps,
+                                uint32_t log_every, bool quiet)
+{
+    cf_metrics_params params = {path, n_steps, log_every, quiet};
+    cf_metrics *metrics = NULL;
+
+    ck_assert_int_eq(cf_metrics_open(&params, &metrics), CF_OK);
+    return metrics;
+}
+
+START_TEST(a_line_has_the_keys_in_order_and_every_digit)
+{
+    cf_metrics *metrics = metrics_open(scratch_path("m.jsonl"), 2, 1, true);
+    cf_step_report without = report_of_a_step;
+    char *text;
+
+    ck_assert_int_eq(cf_metrics_append(metrics, &report_of_a_step), CF_OK);
+    without.step = 2;
+    without.has_loss = false;
+    without.step_s = 0;
+    ck_assert_int_eq(cf_metrics_append(metrics, &without), CF_OK);
+    cf_metrics_close(metrics);
+    text = scratch_read("m.jsonl", NULL);
+    ck_assert_str_eq(
+        text, "{\"step\": 1, \"loss\": 0.30000000000000004, \"grad_norm\": "
+              "0.33333333333333331, \"learning_rate\": 2.0000000000000002e-05, "
+              "\"sequences\": 32, \"tokens\": 50000, \"target_tokens\": 41000, "
+              "\"chunks\": 25, \"recomputed_chunks\": 4, \"step_s\": 2.5, "
+              "\"tokens_per_s\": 20000, \"peak_bytes\": 3221225472}\n"
+              "{\"step\": 2, \"loss\": null, \"grad_norm\": null, "
+              "\"learning_rate\": 2.0000000000000002e-05, \"sequences\": 32, "
+              "\"tokens\": 50000, \"target_tokens\": 41000, \"chunks\": 25, "
+              "\"recomputed_chunks\": 4, \"step_s\": 0, \"tokens_per_s\": 0, "
+              "\"peak_bytes\": 3221225472}\n");
+    free(text);
+}
+END_TEST
+
+START_TEST(a_line_is_in_the_file_as_soon_as_it_is_appended)
+{
+    cf_metrics *metrics = metrics_open(scratch_path("m.jsonl"), 2, 1, true);
+    char *text;
+
+    ck_assert_int_eq(cf_metrics_append(metrics, &report_of_a_step), CF_OK);
+    text = scratch_read("m.jsonl", NULL);
+    ck_assert_uint_gt(strlen(text), 0);
+    free(text);
+    cf_metrics_close(metrics);
+}
+END_TEST
+
+START_TEST(what_is_not_finite_is_null_so_that_the_line_stays_json)
+{
+    cf_metrics *metrics = metrics_open(scratch_path("m.jsonl"), 1, 1, true);
+    cf_step_report report = report_of_a_step;
+    json_t *line;
+
+    report.loss = strtod("nan", NULL);
+    report.grad_norm = strtod("inf", NULL);
+    ck_assert_int_eq(cf_metrics_append(metrics, &report), CF_OK);
+    cf_metrics_close(metrics);
+    line = json_load_file(scratch_path("m.jsonl"), 0, NULL);
+    ck_assert(json_is_null(json_object_get(line, "loss")));
+    ck_assert(json_is_null(json_object_get(line, "grad_norm")));
+    json_decref(line);
+}
+END_TEST
+
+static const char *progress_of(uint64_t n_steps, uint32_t log_every, bool quiet)
+{
+    cf_metrics *metrics;
+    cf_step_report report = report_of_a_step;
+
+    errors_begin();
+    metrics = metrics_open(NULL, n_steps, log_every, quiet);
+    for (report.step = 1; report.step <= n_steps; report.step++) {
+        cf_metrics_progress(metrics, report.step, 1, 2);
+        ck_assert_int_eq(cf_metrics_append(metrics, &report), CF_OK);
+    }
+    cf_metrics_close(metrics);
+    return errors_end();
+}
+
+START_TEST(a_pipe_gets_plain_lines_as_often_as_asked)
+{
+    ck_assert_str_eq(progress_of(2, 1, false),
+                     "step 1/2  loss 0.3000  lr 2e-05  20000 tok/s  peak "
+                     "3.0 GiB  ETA 3s\n"
+                     "step 2/2  loss 0.3000  lr 2e-05  20000 tok/s  peak "
+                     "3.0 GiB  ETA 0s\n");
+    ck_assert_str_eq(progress_of(7, 1, true), "");
+    const char *text = progress_of(7, 3, false);
+
+    ck_assert_ptr_eq(strstr(text, "step 3/7"), text);
+    ck_assert_ptr_nonnull(strstr(text, "\nstep 6/7"));
+    ck_assert_ptr_nonnull(strstr(text, "\nstep 7/7"));
+    ck_assert_ptr_null(strstr(text, "step 4/7"));
+}
+END_TEST
+
+static void sleep_ms(long ms)
+{
+    struct timespec time = {0, ms * 1000000};
+
+    (void)nanosleep(&time, NULL);
+}
+
+/* What a terminal of this width is sent for two steps; free() it. */
+static char *drawn_on_terminal(unsigned short width)
+{
+    int master = posix_openpt(O_RDWR | O_NOCTTY);
+    struct winsize window = {24, width, 0, 0};
+    cf_step_report report = report_of_a_step;
+    char *text = calloc(1, 8192);
+    cf_metrics *metrics;
+    int saved = dup(STDERR_FILENO);
+    int slave;
+
+    ck_assert_int_ge(master, 0);
+    ck_assert_int_eq(grantpt(master), 0);
+    ck_assert_int_eq(unlockpt(master), 0);
+    slave = open(ptsname(master), O_RDWR | O_NOCTTY);
+    ck_assert_int_ge(slave, 0);
+    ck_assert_int_eq(ioctl(slave, TIOCSWINSZ, &window), 0);
+    (void)dup2(slave, STDERR_FILENO);
+    metrics = metrics_open(NULL, 2, 1, false);
+    ck_assert_int_eq(cf_metrics_append(metrics, &report), CF_OK);
+    cf_metrics_progress(metrics, 2, 1, 4); /* too soon */
+    sleep_ms(150);
+    cf_metrics_progress(metrics, 2, 2, 4);
+    report.step = 2;
+    ck_assert_int_eq(cf_metrics_append(metrics, &report), CF_OK);
+    cf_metrics_close(metrics);
+    (void)dup2(saved, STDERR_FILENO);
+    (void)close(slave);
+    for (ssize_t n = 0, got; n < 8191; n += got) {
+        got = read(master, text + n, (size_t)(8191 - n));
+        if (got <= 0)
+            break; /* EIO: nobody writes any more */
+    }
+    (void)close(master);
+    (void)close(saved);
+    return text;
+}
+
+START_TEST(a_terminal_gets_one_line_drawn_over_with_a_bar_inside_long_steps)
+{
+    char *text = drawn_on_terminal(120);
+
+    ck_assert_str_eq(
+        text,
+        "\rstep 1/2  loss 0.3000  lr 2e-05  20000 tok/s  peak 3.0 GiB  ETA "
+        "3s\x1b[K\rstep 2/2  [##########..........] 50 %  loss 0.3000  lr "
+        "2e-05  20000 tok/s  peak 3.0 GiB  ETA 3s\x1b[K\rstep 2/2  loss 0.3000 "
+        " lr 2e-05  20000 tok/s  peak 3.0 GiB  ETA 0s\x1b[K\r\n");
+    free(text);
+}
+END_TEST
+
+START_TEST(a_narrow_terminal_never_wraps)
+{
+    char *text = drawn_on_terminal(20);
+
+    ck_assert_str_eq(text, "\rstep 1/2  loss 0.30\x1b[K\rstep 2/2  [#######"
+                           "#\x1b[K\rstep 2/2  loss 0.30\x1b[K\r\n");
+    free(text);
+}
+END_TEST
+
+START_TEST(a_file_that_cannot_be_written_is_named)
+{
+    cf_metrics_params params = {scratch_path("none/m.jsonl"), 1, 1, true};
+    cf_metrics *metrics = NULL;
+    const char *log;
+
+    errors_begin();
+    ck_assert_int_eq(cf_metrics_open(&params, &metrics), CF_IO);
+    log = errors_end();
+    ck_assert_ptr_nonnull(strstr(log, "none/m.jsonl: No such file"));
+
+    metrics = metrics_open("/dev/full", 1, 1, true);
+    errors_begin();
+    ck_assert_int_eq(cf_metrics_append(metrics, &report_of_a_step), CF_IO);
+    log = errors_end();
+    ck_assert_ptr_nonnull(
+        strstr(log, "/dev/full: cannot be written: No space left on device"));
+    errors_begin();
+    cf_metrics_close(metrics);
+    (void)errors_end();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("metrics");
+    TCase *metrics = tcase_create("cf_metrics");
+    SRunner *runner;
+    int failed;
+
+    tcase_add_checked_fixture(metrics, scratch_open, scratch_close);
+    tcase_add_test(metrics, a_line_has_the_keys_in_order_and_every_digit);
+    tcase_add_test(metrics, a_line_is_in_the_file_as_soon_as_it_is_appended);
+    tcase_add_test(metrics,
+                   what_is_not_finite_is_null_so_that_the_line_stays_json);
+    tcase_add_test(metrics, a_pipe_gets_plain_lines_as_often_as_asked);
+    tcase_add_test(
+        metrics,
+        a_terminal_gets_one_line_drawn_over_with_a_bar_inside_long_steps);
+    tcase_add_test(metrics, a_narrow_terminal_never_wraps);
+    tcase_add_test(metrics, a_file_that_cannot_be_written_is_named);
+    suite_add_tcase(suite, metrics);
+
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
