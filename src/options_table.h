@@ -1,8 +1,8 @@
 /* options_table.h - one row an option: private to options*.c and its tests.
  *
- * The table drives the flags, the YAML keys, --help and the saved configuration.
- * A row says where its value lies in cf_options, how it is written, which values
- * are allowed, and which commands have it.
+ * The table drives flags, YAML keys, --help and the saved configuration.  A row
+ * says where its value lies in cf_options, how it is written, which values are
+ * allowed, and which commands have it.
  */
 #ifndef CF_OPTIONS_TABLE_H
 #define CF_OPTIONS_TABLE_H
@@ -115,7 +115,7 @@ size_t cf_option_format(const cf_options *options, const cf_option *option,
 /* ---- where values come from ---- */
 
 /* Options while they are put together: the command line first, then the file,
- * whose values are all checked, but kept only where the command line has none. */
+ * whose values are all checked, but kept only where the line has none. */
 typedef struct cf_options_draft {
     cf_options *options;
     cf_options overridden; /* values of the file, dropped in the end */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "tests/lib/scratch.h"
@@ -96,7 +97,7 @@ char *scratch_read(const char *name, size_t *n_bytes_p)
 static void begin(capture *c)
 {
     (void)fflush(NULL);
-    c->file = fileno(tmpfile());
+    c->file = memfd_create("capture", MFD_CLOEXEC);
     ck_assert_int_ge(c->file, 0);
     c->saved = dup(c->fd);
     ck_assert_int_eq(dup2(c->file, c->fd), c->fd);
@@ -111,6 +112,7 @@ static const char *end(capture *c)
     (void)close(c->saved);
     n = pread(c->file, c->text, sizeof(c->text) - 1, 0);
     ck_assert_int_ge(n, 0);
+    (void)close(c->file);
     c->text[n] = '\0';
     return c->text;
 }
