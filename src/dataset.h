@@ -38,7 +38,8 @@ void cf_dataset_read(const cf_dataset *dataset, size_t sequence,
                      uint32_t *targets);
 
 /* Names of the sources, from the JSONL key "source"; 0 when no line has one.
- * The source of a sequence is an index into them, UINT32_MAX when it has none. */
+ * The source of a sequence is an index into them, UINT32_MAX when it has
+ * none. */
 size_t cf_dataset_n_sources(const cf_dataset *dataset);
 const char *cf_dataset_source_name(const cf_dataset *dataset, size_t source);
 uint32_t cf_dataset_source(const cf_dataset *dataset, size_t sequence);

@@ -1,7 +1,8 @@
 /* dataset_part.h - what a file format brings to a data set.
  *
- * Private to dataset*.c.  A part is one --data.  Opening it appends its sequences to the table that all
- * parts share; after that it only hands out tokens.
+ * Private to dataset*.c.  A part is one --data.  Opening it appends its
+ * sequences to the table that all parts share; after that it only hands out
+ * tokens.
  */
 #ifndef CF_DATASET_PART_H
 #define CF_DATASET_PART_H
