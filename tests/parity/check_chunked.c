@@ -141,7 +141,8 @@ static uint32_t random_length(uint64_t *state, uint32_t chunk_size)
     }
 }
 
-/* One JSONL line.  density / 4 of the tokens are targets; 4 leaves labels out. */
+/* One JSONL line.  density / 4 of the tokens are targets; 4 leaves the labels
+ * out. */
 static void write_sequence(FILE *file, uint64_t *state, uint32_t length,
                            uint32_t vocab_size, uint32_t density)
 {

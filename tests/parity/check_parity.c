@@ -383,6 +383,7 @@ static Suite *suite_open(void)
                         n_fixtures);
     suite_add_tcase(suite, pytorch);
 
+    tcase_set_timeout(verify, 60);
     tcase_add_loop_test(verify, verify_finds_one_changed_gradient, 0,
                         n_fixtures);
     tcase_add_loop_test(verify,
