@@ -365,6 +365,7 @@ def main():
 
     file = Gguf(options.gguf)
     config = read_config(file, options.dtype)
+    config = dict(sorted(config.items()))
     tensors = plan_tensors(file, config, options.dtype)
     tokenizer = gguf_tokenizer.convert(file, config["vocab_size"])
     generation = {"_from_model_config": True}
