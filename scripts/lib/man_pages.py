@@ -76,7 +76,6 @@ def pages_of(folder):
 
 def render(path):
     """A page as plain text, or None when it holds nothing."""
-    # Pages of one `.so other/page` line are links of another kind.
     result = subprocess.run(
         ["mandoc", "-T", "utf8", "-O", "width=80", path],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
