@@ -12,10 +12,12 @@ static cf_chunk_plan plan_open(cf_chunk_bound bound)
 {
     cf_chunk_plan plan = {.capacity = bound};
 
-    plan.chunks = calloc(bound.n_chunks + 1, sizeof(cf_chunk));
-    plan.pieces = calloc(bound.n_pieces + 1, sizeof(cf_piece));
-    plan.scratch = calloc(bound.scratch_bytes + 1, 1);
-    ck_assert(plan.chunks && plan.pieces && plan.scratch);
+    /* To the element, so that a sanitizer sees one too many. */
+    plan.chunks = calloc(bound.n_chunks, sizeof(cf_chunk));
+    plan.pieces = calloc(bound.n_pieces, sizeof(cf_piece));
+    plan.scratch = calloc(bound.scratch_bytes, 1);
+    ck_assert(bound.n_chunks == 0 ||
+              (plan.chunks && plan.pieces && plan.scratch));
     return plan;
 }
 
@@ -271,6 +273,69 @@ START_TEST(check_names_bad_arguments)
 }
 END_TEST
 
+/* Each plan is consistent but for the one thing it is named for. */
+static const struct {
+    const char *why;
+    size_t n_chunks;
+    size_t n_pieces;
+    cf_chunk last_chunk;
+    cf_piece last_piece;
+    cf_status status;
+} frauds[] = {
+    {"none", 3, 3, {CF_CHUNK_STANDALONE, 2, 1, 1, 0, 2, 0}, {1, 0, 1}, CF_OK},
+    {"a sequence is missing", 2, 2, {0}, {0}, CF_MALFORMED},
+    {"a sequence comes twice",
+     4,
+     4,
+     {CF_CHUNK_STANDALONE, 3, 1, 1, 0, 3, 0},
+     {1, 0, 1},
+     CF_MALFORMED},
+    {"a chunk is empty",
+     4,
+     3,
+     {CF_CHUNK_STANDALONE, 3, 0, 0, 0, 3, 0},
+     {1, 0, 1},
+     CF_MALFORMED},
+    {"a piece is in no chunk",
+     3,
+     4,
+     {CF_CHUNK_STANDALONE, 2, 1, 1, 0, 2, 0},
+     {1, 0, 1},
+     CF_MALFORMED},
+    {"a chunk runs over the pieces",
+     3,
+     3,
+     {CF_CHUNK_STANDALONE, 2, UINT32_MAX, 1, 0, 2, 0},
+     {1, 0, 1},
+     CF_MALFORMED},
+};
+
+START_TEST(check_sees_through_a_consistent_fraud)
+{
+    static const uint32_t len[] = {2, 1, 2};
+    cf_chunk_bound bound;
+
+    ck_assert_int_eq(cf_chunk_plan_bound(len, 3, 2, &bound), CF_OK);
+    bound.n_chunks = 4;
+    bound.n_pieces = frauds[_i].n_pieces < 3 ? 3 : frauds[_i].n_pieces;
+
+    cf_chunk_plan plan = plan_open(bound);
+
+    ck_assert_int_eq(cf_chunk_plan_build(len, 3, 2, &plan), CF_OK);
+    ck_assert_uint_eq(plan.n_chunks, 3); /* [0] [2] [1] */
+    plan.n_chunks = frauds[_i].n_chunks;
+    plan.n_pieces = frauds[_i].n_pieces;
+    plan.n_groups = (uint32_t)plan.n_chunks;
+    if (plan.n_chunks >= 3) {
+        plan.chunks[plan.n_chunks - 1] = frauds[_i].last_chunk;
+        plan.pieces[plan.n_pieces - 1] = frauds[_i].last_piece;
+    }
+    ck_assert_msg(cf_chunk_plan_check(&plan, len, 3) == frauds[_i].status, "%s",
+                  frauds[_i].why);
+    plan_close(&plan);
+}
+END_TEST
+
 START_TEST(every_status_has_a_text_of_its_own)
 {
     for (int a = 0; a <= CF_STATUS_COUNT; a++) {
@@ -300,6 +365,8 @@ int main(void)
                         sizeof refusals / sizeof refusals[0]);
     tcase_add_test(build, an_empty_plan_needs_no_arrays);
     tcase_add_test(check, check_names_bad_arguments);
+    tcase_add_loop_test(check, check_sees_through_a_consistent_fraud, 0,
+                        sizeof frauds / sizeof frauds[0]);
     tcase_add_test(status, every_status_has_a_text_of_its_own);
     suite_add_tcase(suite, build);
     suite_add_tcase(suite, check);
