@@ -115,8 +115,7 @@ struct cf_kernels {
     /* ---- memory ---- */
 
     void (*zero)(const cf_kernels *k, void *x, size_t bytes);
-    void (*copy)(const cf_kernels *k, const void *src, void *dst,
-                 size_t bytes);
+    void (*copy)(const cf_kernels *k, const void *src, void *dst, size_t bytes);
 
     /* src acc [n] as act: src itself where the types are equal, else dst. */
     const void *(*as_act)(const cf_kernels *k, size_t n, const void *src,
@@ -256,16 +255,16 @@ struct cf_kernels {
     /* Fused linear + cross-entropy over tiles of rows; full logits never exist.
      * loss[i] = log sum exp(logits) - logits[target], in nats, from logits of
      * x act [n_rows, n_in] with w [n_vocab, n_in]. */
-    void (*head_forward)(const cf_kernels *k, const cf_weight *w,
-                         size_t n_rows, const void *x,
-                         const uint32_t *targets, double *loss, void *scratch);
+    void (*head_forward)(const cf_kernels *k, const cf_weight *w, size_t n_rows,
+                         const void *x, const uint32_t *targets, double *loss,
+                         void *scratch);
 
     /* The same loss bits, and the gradient of scale * sum of the losses:
      * dx act [n_rows, n_in], dw acc [n_vocab, n_in] +=. */
     void (*head_backward)(const cf_kernels *k, const cf_weight *w,
-                          size_t n_rows, const void *x,
-                          const uint32_t *targets, double scale, double *loss,
-                          void *dx, void *dw, void *scratch);
+                          size_t n_rows, const void *x, const uint32_t *targets,
+                          double scale, double *loss, void *dx, void *dw,
+                          void *scratch);
 
     /* Suffices for both. */
     size_t (*head_scratch_bytes)(const cf_kernels *k, size_t n_rows,

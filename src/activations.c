@@ -4,7 +4,9 @@
 #include <assert.h>
 
 /* Every buffer of cf_layer_acts: its place, its element type, its width. */
-enum { N_BUFFERS = 12 };
+enum {
+    N_BUFFERS = 12
+};
 
 typedef struct buffer {
     void **at;
@@ -73,19 +75,17 @@ static void scratch_carve(cf_activations *acts, const cf_kernels *k,
 
     buffers_of(&acts->scratch, k, acts->config, list);
     for (size_t i = 0; i < N_BUFFERS; i++)
-        *list[i].at = cf_arena_take(arena, CF_LIFETIME_OP,
-                                    "activations of one layer",
-                                    list[i].width * chunk_tok,
-                                    list[i].elem_bytes);
-    acts->x_alternate = cf_arena_take(
-        arena, CF_LIFETIME_OP, "activations of one layer",
-        (size_t)acts->config->hidden * chunk_tok, k->acc_bytes);
+        *list[i].at =
+            cf_arena_take(arena, CF_LIFETIME_OP, "activations of one layer",
+                          list[i].width * chunk_tok, list[i].elem_bytes);
+    acts->x_alternate =
+        cf_arena_take(arena, CF_LIFETIME_OP, "activations of one layer",
+                      (size_t)acts->config->hidden * chunk_tok, k->acc_bytes);
 }
 
 void cf_activations_carve(cf_activations *acts, const cf_kernels *kernels,
                           const cf_model_config *config, cf_recompute policy,
-                          uint32_t n_slots, uint32_t chunk_tok,
-                          cf_arena *arena)
+                          uint32_t n_slots, uint32_t chunk_tok, cf_arena *arena)
 {
     cf_slot dry = {0};
 
@@ -138,9 +138,8 @@ static void *kept_or(void *kept, void *scratch)
     return kept != NULL ? kept : scratch;
 }
 
-cf_layer_acts cf_activations_of(const cf_activations *acts,
-                                const cf_slot *slot, uint32_t layer,
-                                void **x_next_p)
+cf_layer_acts cf_activations_of(const cf_activations *acts, const cf_slot *slot,
+                                uint32_t layer, void **x_next_p)
 {
     const cf_layer_acts *s = &acts->scratch;
     const cf_layer_acts *kept;

@@ -47,9 +47,8 @@ void cf_activations_release(cf_activations *acts, cf_slot *slot);
 
 /* Where layer `layer` reads and writes; slot NULL for a dropped forward.
  * x_next_p is where the stream out of the layer goes. */
-cf_layer_acts cf_activations_of(const cf_activations *acts,
-                                const cf_slot *slot, uint32_t layer,
-                                void **x_next_p);
+cf_layer_acts cf_activations_of(const cf_activations *acts, const cf_slot *slot,
+                                uint32_t layer, void **x_next_p);
 
 /* What a backward of a kept chunk has to compute again. */
 cf_layer_missing cf_activations_missing(const cf_activations *acts);

@@ -25,7 +25,10 @@ typedef enum cf_lifetime {
     CF_LIFETIME_COUNT
 } cf_lifetime;
 
-enum { CF_ARENA_ALIGN = 64, CF_ARENA_LINES_MAX = 32 };
+enum {
+    CF_ARENA_ALIGN = 64,
+    CF_ARENA_LINES_MAX = 32
+};
 
 typedef struct cf_arena_line {
     cf_lifetime lifetime;

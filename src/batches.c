@@ -34,8 +34,7 @@ static cf_status eligible_collect(cf_batches *batches)
         return CF_OK;
     cf_log_error("none of the %zu sequences of --data has a target%s: nothing "
                  "to compute a loss from",
-                 n,
-                 batches->max_length_tok > 0 ? " within --max-length" : "");
+                 n, batches->max_length_tok > 0 ? " within --max-length" : "");
     free(batches->eligible);
     batches->eligible = NULL;
     return CF_MALFORMED;

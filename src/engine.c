@@ -26,8 +26,7 @@ static size_t max_size(size_t a, size_t b)
 }
 
 /* Ops run one after the other, so one piece of scratch serves them all. */
-static size_t scratch_bytes(const cf_engine *engine,
-                            const cf_engine_need *need)
+static size_t scratch_bytes(const cf_engine *engine, const cf_engine_need *need)
 {
     const cf_kernels *k = engine->kernels;
     const cf_model_config *c = &engine->model->config;
@@ -37,8 +36,8 @@ static size_t scratch_bytes(const cf_engine *engine,
 
     bytes = k->attention_scratch_bytes(k, &shape, n_tok, need->kv.n_pieces);
     bytes = max_size(bytes, k->qkv_backward_scratch_bytes(k, &shape, n_tok));
-    bytes = max_size(bytes,
-                     k->rmsnorm_backward_scratch_bytes(k, n_tok, c->hidden));
+    bytes =
+        max_size(bytes, k->rmsnorm_backward_scratch_bytes(k, n_tok, c->hidden));
     return max_size(bytes,
                     k->head_scratch_bytes(k, n_tok, c->vocab, c->hidden));
 }
@@ -104,8 +103,8 @@ void cf_engine_carve(cf_engine *engine, cf_model *model,
     engine->kernels = k;
     engine->model = model;
     engine->gradients = gradients;
-    cf_kv_state_carve(&engine->kv, k, &shape, c->n_layers, &need->kv,
-                      gradients, arena);
+    cf_kv_state_carve(&engine->kv, k, &shape, c->n_layers, &need->kv, gradients,
+                      arena);
     cf_activations_carve(&engine->acts, k, c, policy, need->n_slots, n_tok,
                          arena);
     cf_chunk_input_carve(&engine->input, n_tok, need->kv.n_pieces, arena);
@@ -119,12 +118,11 @@ void cf_engine_carve(cf_engine *engine, cf_model *model,
     engine->scratch_bytes = scratch_bytes(engine, need);
     engine->scratch = cf_arena_take(arena, CF_LIFETIME_OP, "kernel scratch",
                                     engine->scratch_bytes, 1);
-    engine->piece_loss =
-        cf_arena_take(arena, CF_LIFETIME_RUN, "bookkeeping",
-                      need->n_plan_pieces, sizeof(double));
-    engine->fixed_bytes =
-        arena->used - cf_kv_state_bytes(&engine->kv, need->kv.n_pages) -
-        engine->acts.slot_bytes * need->n_slots;
+    engine->piece_loss = cf_arena_take(arena, CF_LIFETIME_RUN, "bookkeeping",
+                                       need->n_plan_pieces, sizeof(double));
+    engine->fixed_bytes = arena->used -
+                          cf_kv_state_bytes(&engine->kv, need->kv.n_pages) -
+                          engine->acts.slot_bytes * need->n_slots;
 }
 
 size_t cf_engine_peak_bytes(const cf_engine *engine)
@@ -194,7 +192,10 @@ static cf_layer_call layer_call(cf_engine *engine, const cf_chunk_plan *plan,
 /* All layers of a chunk.  Returns the stream out of the last one; NULL when it
  * was not computed: a dropped forward leaves only K and V behind, and those of
  * the last layer need neither its attention nor its MLP. */
-typedef enum stream_out { STREAM_OUT_DROP, STREAM_OUT_WANTED } stream_out;
+typedef enum stream_out {
+    STREAM_OUT_DROP,
+    STREAM_OUT_WANTED
+} stream_out;
 
 static void *layers_forward(cf_engine *engine, const cf_chunk_plan *plan,
                             uint32_t chunk, const cf_slot *slot,

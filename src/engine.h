@@ -21,8 +21,8 @@
 /* The most of everything that any step of the run needs (see limits.c). */
 typedef struct cf_engine_need {
     cf_kv_need kv;
-    uint32_t n_slots;      /* retained chunks; 0 in evaluation */
-    size_t n_plan_pieces;  /* of one step */
+    uint32_t n_slots;     /* retained chunks; 0 in evaluation */
+    size_t n_plan_pieces; /* of one step */
 } cf_engine_need;
 
 /* One global batch on its way through the engine; borrowed for the step. */

@@ -26,10 +26,12 @@ static const struct {
     const char *name;
     uint32_t below_tok;
 } buckets[] = {
-    {"<1K", 1024},      {"1K-4K", 4096},     {"4K-8K", 8192},
-    {"8K-32K", 32768},  {">=32K", UINT32_MAX},
+    {"<1K", 1024},     {"1K-4K", 4096},       {"4K-8K", 8192},
+    {"8K-32K", 32768}, {">=32K", UINT32_MAX},
 };
-enum { N_BUCKETS = sizeof(buckets) / sizeof(buckets[0]) };
+enum {
+    N_BUCKETS = sizeof(buckets) / sizeof(buckets[0])
+};
 
 typedef struct evaluation {
     const cf_options *options;
@@ -57,17 +59,15 @@ static void carve(void *context, cf_arena *arena)
 
 static cf_status chunks_run(evaluation *e)
 {
-    const cf_engine_batch batch = {.dataset = e->run.dataset,
-                                   .sequences = e->plan.sequences,
-                                   .step = 1};
-    cf_status status =
-        cf_step_plan_build(&e->plan, e->run.dataset, &e->need);
+    const cf_engine_batch batch = {
+        .dataset = e->run.dataset, .sequences = e->plan.sequences, .step = 1};
+    cf_status status = cf_step_plan_build(&e->plan, e->run.dataset, &e->need);
 
     if (status != CF_OK)
         return status;
     cf_engine_begin_step(&e->engine, &batch, &e->plan.chunks);
-    for (uint32_t chunk = 0;
-         chunk < e->plan.chunks.n_chunks && status == CF_OK; chunk++)
+    for (uint32_t chunk = 0; chunk < e->plan.chunks.n_chunks && status == CF_OK;
+         chunk++)
         status = cf_engine_evaluate(&e->engine, &e->plan.chunks, chunk);
     /* The very expression of a training step: equal bits. */
     e->loss = cf_engine_loss(&e->engine, &e->plan.chunks) *
@@ -157,11 +157,11 @@ static cf_status json_print(const evaluation *e)
 {
     const cf_dataset *dataset = e->run.dataset;
     json_t *rows = json_array(), *sources = json_array();
-    json_t *root = json_pack(
-        "{s:f, s:f, s:I, s:I, s:I}", "loss", e->loss, "perplexity",
-        exp(e->loss), "sequences", (json_int_t)e->plan.n_batch, "tokens",
-        (json_int_t)e->plan.tokens, "target_tokens",
-        (json_int_t)e->plan.target_tokens);
+    json_t *root =
+        json_pack("{s:f, s:f, s:I, s:I, s:I}", "loss", e->loss, "perplexity",
+                  exp(e->loss), "sequences", (json_int_t)e->plan.n_batch,
+                  "tokens", (json_int_t)e->plan.tokens, "target_tokens",
+                  (json_int_t)e->plan.target_tokens);
     int failed = 0;
 
     for (size_t i = 0; i < N_BUCKETS; i++)
@@ -171,8 +171,8 @@ static cf_status json_print(const evaluation *e)
     for (size_t i = 0; i < cf_dataset_n_sources(dataset); i++)
         if (e->by_source[i].target_tokens > 0)
             failed |= json_array_append_new(
-                sources, row_json(cf_dataset_source_name(dataset, i),
-                                  &e->by_source[i]));
+                sources,
+                row_json(cf_dataset_source_name(dataset, i), &e->by_source[i]));
     failed |= json_object_set_new(root, "buckets", rows);
     if (json_array_size(sources) > 0)
         failed |= json_object_set(root, "sources", sources);

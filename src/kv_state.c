@@ -45,16 +45,15 @@ void cf_kv_state_carve(cf_kv_state *kv, const cf_kernels *kernels,
     kv->v = cf_arena_take(arena, CF_LIFETIME_GROUP, "KV state", n,
                           kernels->act_bytes);
     if (gradients == CF_GRADIENTS_YES) {
-        kv->dk = cf_arena_take(arena, CF_LIFETIME_GROUP,
-                               "gradients of the KV state", n,
-                               kernels->acc_bytes);
-        kv->dv = cf_arena_take(arena, CF_LIFETIME_GROUP,
-                               "gradients of the KV state", n,
-                               kernels->acc_bytes);
+        kv->dk =
+            cf_arena_take(arena, CF_LIFETIME_GROUP, "gradients of the KV state",
+                          n, kernels->acc_bytes);
+        kv->dv =
+            cf_arena_take(arena, CF_LIFETIME_GROUP, "gradients of the KV state",
+                          n, kernels->acc_bytes);
     }
 
-    standalone_pages =
-        (size_t)need->n_pieces + cf_kv_pages(need->chunk_tok);
+    standalone_pages = (size_t)need->n_pieces + cf_kv_pages(need->chunk_tok);
     kv->table_capacity = cf_kv_pages(need->sequence_tok);
     if (kv->table_capacity < standalone_pages)
         kv->table_capacity = standalone_pages;
@@ -68,8 +67,8 @@ void cf_kv_state_carve(cf_kv_state *kv, const cf_kernels *kernels,
 
 size_t cf_kv_state_bytes(const cf_kv_state *kv, uint32_t n_pages)
 {
-    size_t elem_bytes = kv->kernels->act_bytes +
-                        (kv->dk != NULL ? kv->kernels->acc_bytes : 0);
+    size_t elem_bytes =
+        kv->kernels->act_bytes + (kv->dk != NULL ? kv->kernels->acc_bytes : 0);
 
     return page_elements(kv) * 2 * elem_bytes * n_pages * kv->n_layers;
 }
@@ -150,9 +149,8 @@ cf_attn_batch cf_kv_state_batch(cf_kv_state *kv, const cf_chunk_plan *plan,
         const cf_piece *p = &plan->pieces[c->first_piece + i];
         cf_attn_piece *piece = &kv->pieces[i];
 
-        *piece = (cf_attn_piece){.row = row,
-                                 .n_tok = p->n_tok,
-                                 .prefix_tok = c->prefix_tok};
+        *piece = (cf_attn_piece){
+            .row = row, .n_tok = p->n_tok, .prefix_tok = c->prefix_tok};
         if (c->kind == CF_CHUNK_DEPENDENT) {
             piece->head_stride = page_stride;
             table_fill(kv, 0, run->n_pages, base, page_elements(kv), piece);

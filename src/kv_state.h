@@ -49,14 +49,17 @@ typedef struct cf_kv_state {
 
 /* What is the most that a run needs at a time. */
 typedef struct cf_kv_need {
-    uint32_t n_pages;       /* of the groups that are alive together */
-    uint32_t n_groups;      /* alive together */
-    uint32_t n_pieces;      /* of one chunk */
-    uint32_t chunk_tok;     /* of one chunk */
-    uint32_t sequence_tok;  /* of one sequence */
+    uint32_t n_pages;      /* of the groups that are alive together */
+    uint32_t n_groups;     /* alive together */
+    uint32_t n_pieces;     /* of one chunk */
+    uint32_t chunk_tok;    /* of one chunk */
+    uint32_t sequence_tok; /* of one sequence */
 } cf_kv_need;
 
-typedef enum cf_gradients { CF_GRADIENTS_NO, CF_GRADIENTS_YES } cf_gradients;
+typedef enum cf_gradients {
+    CF_GRADIENTS_NO,
+    CF_GRADIENTS_YES
+} cf_gradients;
 
 /* Pages that a run of n_tok tokens takes. */
 uint32_t cf_kv_pages(uint32_t n_tok);

@@ -180,8 +180,8 @@ static void attention_backward(const cf_layer_call *c,
                                const cf_layer_grads *grads)
 {
     const cf_kernels *k = c->kernels;
-    const void *dy = k->as_act(k, c->batch.n_tok * c->config->hidden,
-                               grads->dx, grads->dy);
+    const void *dy =
+        k->as_act(k, c->batch.n_tok * c->config->hidden, grads->dx, grads->dy);
 
     linear_backward(c, &c->layer->o, dy, acts->o, grads->d_o);
     k->attention_backward(k, &c->qkv.shape, &c->batch, 0, UINT32_MAX, acts->q,

@@ -64,8 +64,8 @@ static size_t cgroup2_limit(void)
 
 size_t cf_machine_memory_bytes(void)
 {
-    size_t limit = (size_t)sysconf(_SC_PHYS_PAGES) *
-                   (size_t)sysconf(_SC_PAGESIZE);
+    size_t limit =
+        (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     const size_t others[] = {
         cgroup2_limit(),
         number_read("/sys/fs/cgroup/memory/memory.limit_in_bytes"),

@@ -12,10 +12,15 @@
 #include "src/log.h"
 
 /* Elements that the start of every GEMM group is rounded up to. */
-enum { ALIGN_ELEMENTS = CF_ARENA_ALIGN / 4 };
+enum {
+    ALIGN_ELEMENTS = CF_ARENA_ALIGN / 4
+};
 
 /* Most parameters that one layer can have: 7 weights, 7 biases, 4 norms. */
-enum { LAYER_PARAMS_MAX = 18, OTHER_PARAMS = 3 };
+enum {
+    LAYER_PARAMS_MAX = 18,
+    OTHER_PARAMS = 3
+};
 
 /* ---- the table ---- */
 
@@ -165,7 +170,8 @@ static const cf_param *layer_param(const cf_model *model, uint32_t layer,
 
 static void *flat_at(const cf_model *model, void *flat, const cf_param *p)
 {
-    return p == NULL ? NULL : cf_at(flat, p->offset * model->kernels->acc_bytes);
+    return p == NULL ? NULL
+                     : cf_at(flat, p->offset * model->kernels->acc_bytes);
 }
 
 static cf_scale scale_view(const cf_model *model, const cf_param *p)
@@ -206,9 +212,9 @@ static void layer_views_set(cf_model *model, uint32_t index)
                            PARAM("self_attn.o_proj.bias"), c->hidden);
     layer->mlp_norm =
         scale_view(model, PARAM("post_attention_layernorm.weight"));
-    layer->gate_up = linear_view(model, PARAM("mlp.gate_proj.weight"),
-                                 PARAM("mlp.gate_proj.bias"),
-                                 2 * (size_t)c->ffn);
+    layer->gate_up =
+        linear_view(model, PARAM("mlp.gate_proj.weight"),
+                    PARAM("mlp.gate_proj.bias"), 2 * (size_t)c->ffn);
     layer->down = linear_view(model, PARAM("mlp.down_proj.weight"),
                               PARAM("mlp.down_proj.bias"), c->hidden);
 #undef PARAM
@@ -222,8 +228,8 @@ static void packing_carve(cf_model *model, cf_linear *linear, cf_arena *arena)
 
     linear->weight.packed = NULL;
     if (bytes > 0)
-        linear->weight.packed = cf_arena_take(arena, CF_LIFETIME_RUN,
-                                              "packed weights", bytes, 1);
+        linear->weight.packed =
+            cf_arena_take(arena, CF_LIFETIME_RUN, "packed weights", bytes, 1);
 }
 
 void cf_model_carve(cf_model *model, cf_model_use use, cf_arena *arena)
@@ -232,14 +238,14 @@ void cf_model_carve(cf_model *model, cf_model_use use, cf_arena *arena)
     const size_t n = model->n_elements;
     const size_t acc_bytes = model->kernels->acc_bytes;
     const cf_param *embedding = param_find(model, "model.embed_tokens.weight");
-    const cf_param *head = c->tied ? embedding
-                                   : param_find(model, "lm_head.weight");
+    const cf_param *head =
+        c->tied ? embedding : param_find(model, "lm_head.weight");
 
-    model->masters = cf_arena_take(arena, CF_LIFETIME_RUN, "master weights", n,
-                                   acc_bytes);
+    model->masters =
+        cf_arena_take(arena, CF_LIFETIME_RUN, "master weights", n, acc_bytes);
     if (use >= CF_MODEL_GRADIENTS) {
-        model->gradients = cf_arena_take(arena, CF_LIFETIME_RUN, "gradients",
-                                         n, acc_bytes);
+        model->gradients =
+            cf_arena_take(arena, CF_LIFETIME_RUN, "gradients", n, acc_bytes);
         if (c->tied)
             model->d_head = cf_arena_take(arena, CF_LIFETIME_RUN, "gradients",
                                           embedding->n, acc_bytes);
@@ -248,18 +254,18 @@ void cf_model_carve(cf_model *model, cf_model_use use, cf_arena *arena)
                           model->n_norm_partials, sizeof(double));
     }
     if (use >= CF_MODEL_TRAIN) {
-        model->moment1 = cf_arena_take(arena, CF_LIFETIME_RUN, "Adam moments",
-                                       n, acc_bytes);
-        model->moment2 = cf_arena_take(arena, CF_LIFETIME_RUN, "Adam moments",
-                                       n, acc_bytes);
+        model->moment1 =
+            cf_arena_take(arena, CF_LIFETIME_RUN, "Adam moments", n, acc_bytes);
+        model->moment2 =
+            cf_arena_take(arena, CF_LIFETIME_RUN, "Adam moments", n, acc_bytes);
     }
 
     model->embedding = flat_at(model, model->masters, embedding);
     model->d_embedding = flat_at(model, model->gradients, embedding);
     for (uint32_t layer = 0; layer < c->n_layers; layer++)
         layer_views_set(model, layer);
-    model->final_norm = scale_view(model, param_find(model,
-                                                     "model.norm.weight"));
+    model->final_norm =
+        scale_view(model, param_find(model, "model.norm.weight"));
     model->head = linear_view(model, head, NULL, c->vocab);
     if (c->tied)
         model->head.d_weight = model->d_head;
@@ -334,8 +340,8 @@ const char *cf_model_first_bad_gradient(const cf_model *model)
     for (size_t i = 0; i < model->n_params; i++) {
         const cf_param *p = &model->params[i];
 
-        if (k->first_bad_row(k, 1, p->n,
-                             flat_at(model, model->gradients, p)) == 0)
+        if (k->first_bad_row(k, 1, p->n, flat_at(model, model->gradients, p)) ==
+            0)
             return p->name;
     }
     return NULL;

@@ -20,15 +20,17 @@
 #include "src/model_config.h"
 #include "src/safetensors.h"
 
-enum { CF_PARAM_NAME_MAX = 80 };
+enum {
+    CF_PARAM_NAME_MAX = 80
+};
 
 typedef struct cf_param {
     char name[CF_PARAM_NAME_MAX]; /* of the Hugging Face tensor */
     uint32_t n_dims;
     uint64_t dims[2];
-    size_t n;      /* elements */
-    size_t offset; /* elements, into every flat array */
-    uint32_t stage; /* pipeline stage that owns it */
+    size_t n;            /* elements */
+    size_t offset;       /* elements, into every flat array */
+    uint32_t stage;      /* pipeline stage that owns it */
     cf_dtype file_dtype; /* as the model folder had it */
 } cf_param;
 
@@ -68,7 +70,7 @@ typedef struct cf_model {
     void *gradients; /* acc, flat; NULL in evaluation */
     void *moment1;   /* acc, flat; NULL unless training */
     void *moment2;
-    void *d_head;    /* acc, the head's own accumulator; NULL unless tied */
+    void *d_head; /* acc, the head's own accumulator; NULL unless tied */
     double *norm_partials;
 
     const void *embedding;
@@ -91,8 +93,7 @@ typedef enum cf_model_use {
 /* Read the config and build the parameter table; no weights yet.  Errors,
  * logged: CF_MALFORMED, CF_NO_MEMORY. */
 CF_MUST_USE cf_status cf_model_open(const char *folder,
-                                    const cf_kernels *kernels,
-                                    cf_model *model);
+                                    const cf_kernels *kernels, cf_model *model);
 void cf_model_close(cf_model *model);
 
 /* Place the flat arrays.  Called on a dry arena, then on the real one. */

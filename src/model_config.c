@@ -133,8 +133,7 @@ static void refuse_window(cf_json_reader *reader,
     cf_json_read_bool(reader, "use_sliding_window", &used);
     if (types != NULL && !json_is_array(types))
         cf_json_error(reader, "layer_types", "must be an array; correct it");
-    json_array_foreach(types, i, type)
-    {
+    json_array_foreach (types, i, type) {
         const char *name = json_string_value(type);
 
         if (name == NULL || strcmp(name, "full_attention") != 0)

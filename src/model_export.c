@@ -42,8 +42,8 @@ cf_status cf_model_export(const cf_model *model, const char *from,
             .data = cf_at(model->masters, p->offset * k->acc_bytes),
         };
     }
-    status = cf_model_folder_write(from, to, k->compute, sources,
-                                   model->n_params);
+    status =
+        cf_model_folder_write(from, to, k->compute, sources, model->n_params);
     free(sources);
     return status;
 }

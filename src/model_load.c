@@ -78,15 +78,14 @@ static cf_status param_load(cf_model *model, cf_param *p, const char *folder,
 
 /* A tied config whose file carries lm_head.weight too: fine when it equals the
  * embedding, row by row so that no second copy of it is needed. */
-static cf_status tied_head_check(const cf_model *model,
-                                 const cf_tensor *tensor)
+static cf_status tied_head_check(const cf_model *model, const cf_tensor *tensor)
 {
     const size_t hidden = model->config.hidden;
     const size_t row_bytes = hidden * model->kernels->acc_bytes;
     const uint64_t dims[2] = {model->config.vocab, hidden};
     void *row;
-    bool equal = tensor->n_dims == 2 &&
-                 memcmp(tensor->dims, dims, sizeof(dims)) == 0;
+    bool equal =
+        tensor->n_dims == 2 && memcmp(tensor->dims, dims, sizeof(dims)) == 0;
 
     if (equal) {
         row = malloc(row_bytes);
@@ -95,8 +94,8 @@ static cf_status tied_head_check(const cf_model *model,
             return CF_NO_MEMORY;
         }
         for (size_t i = 0; i < model->config.vocab && equal; i++) {
-            cf_tensor_read(tensor, i * hidden, hidden,
-                           model->kernels->compute, row);
+            cf_tensor_read(tensor, i * hidden, hidden, model->kernels->compute,
+                           row);
             equal = memcmp(row, (const char *)model->embedding + i * row_bytes,
                            row_bytes) == 0;
         }
@@ -126,8 +125,7 @@ static bool name_is_derived(const char *name)
     return end != NULL && strcmp(end, ".rotary_emb.inv_freq") == 0;
 }
 
-static cf_status others_check(const cf_model *model,
-                              const cf_tensors *tensors)
+static cf_status others_check(const cf_model *model, const cf_tensors *tensors)
 {
     cf_status status = CF_OK;
 

@@ -14,11 +14,11 @@
 
 /* Everything that a run writes, now or in an earlier version. */
 static const char *const run_files[] = {
-    "config.yaml",  "metrics.jsonl", "events.out.tfevents.*",
-    "ledger.json",  "checkpoints",   "model",
-    "model.tmp*",   "adapter",       "schedule.svg",
-    "loss.svg",     "lengths.svg",   "memory.svg",
-    "config.yaml.tmp*", "ledger.json.tmp*",
+    "config.yaml",  "metrics.jsonl",    "events.out.tfevents.*",
+    "ledger.json",  "checkpoints",      "model",
+    "model.tmp*",   "model.old",        "adapter",
+    "schedule.svg", "loss.svg",         "lengths.svg",
+    "memory.svg",   "config.yaml.tmp*", "ledger.json.tmp*",
 };
 
 static bool is_run_file(const char *name)

@@ -49,8 +49,7 @@ static void refuse_unknown_rope_fields(cf_json_reader *rope,
     const char *field;
     json_t *value;
 
-    json_object_foreach((json_t *)rope->object, field, value)
-    {
+    json_object_foreach ((json_t *)rope->object, field, value) {
         if (!is_among(field, ROPE_COMMON, 4) &&
             !is_among(field, type->fields, 8))
             cf_json_error(rope, field,

@@ -10,11 +10,14 @@
 static void threads_set(const cf_options *options)
 {
     const uint32_t cores = cf_machine_cores();
-    const uint32_t threads = options->threads > 0 ? options->threads : cores;
+    uint32_t threads = options->threads;
 
+    /* OpenMP has read OMP_NUM_THREADS already; without it, it takes all. */
+    if (threads == 0)
+        threads = (uint32_t)omp_get_max_threads();
     if (threads > cores)
-        cf_log_warn("--threads %u is more than the %u processors there are: "
-                    "expect it to be slow",
+        cf_log_warn("%u threads are more than the %u processors there are: "
+                    "expect it to be slow, or lower --threads",
                     (unsigned)threads, (unsigned)cores);
     omp_set_dynamic(0);
     omp_set_num_threads((int)threads);
@@ -76,17 +79,16 @@ cf_status cf_run_size(const cf_run *run, cf_run_carver carve, void *command,
     carve(command, sizes);
     if (!sizes->overflow && sizes->used <= budget)
         return CF_OK;
-    cf_log_error("needs %s of memory, %s %s: the longest sequence has %u "
-                 "tokens; try a smaller --chunk-size (now %u) or "
-                 "--retain-chunks (now %u), or --max-length",
-                 sizes->overflow
-                     ? "more than can be counted"
-                     : cf_bytes_format(sizes->used, want, sizeof(want)),
-                 options->memory_bytes > 0 ? "--memory allows"
-                                           : "this machine has",
-                 cf_bytes_format(budget, have, sizeof(have)),
-                 (unsigned)need->longest_tok, (unsigned)need->chunk_size_tok,
-                 (unsigned)need->params.retained_chunks_max);
+    cf_log_error(
+        "needs %s of memory, %s %s: the longest sequence has %u "
+        "tokens; try a smaller --chunk-size (now %u) or "
+        "--retain-chunks (now %u), or --max-length",
+        sizes->overflow ? "more than can be counted"
+                        : cf_bytes_format(sizes->used, want, sizeof(want)),
+        options->memory_bytes > 0 ? "--memory allows" : "this machine has",
+        cf_bytes_format(budget, have, sizeof(have)),
+        (unsigned)need->longest_tok, (unsigned)need->chunk_size_tok,
+        (unsigned)need->params.retained_chunks_max);
     return CF_NO_MEMORY;
 }
 

@@ -27,8 +27,7 @@ typedef void (*cf_run_carver)(void *command, cf_arena *arena);
 /* Size a command's memory with a dry carve and hold it against the budget.
  * Errors, logged: CF_NO_MEMORY, with what would help. */
 CF_MUST_USE cf_status cf_run_size(const cf_run *run, cf_run_carver carve,
-                                  void *command,
-                                  const cf_step_plan_need *need,
+                                  void *command, const cf_step_plan_need *need,
                                   cf_arena *sizes);
 
 /* Open an arena of the size found and carve it.  Errors, logged. */

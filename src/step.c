@@ -27,8 +27,8 @@ cf_status cf_step_gradients(const cf_step *step, uint64_t number,
 
     cf_model_zero_gradients(step->model);
     cf_engine_begin_step(step->engine, &batch, &plan->chunks);
-    status = cf_execute(&plan->chunks, &plan->schedule, 0,
-                        &cf_engine_callbacks, step->engine, &where);
+    status = cf_execute(&plan->chunks, &plan->schedule, 0, &cf_engine_callbacks,
+                        step->engine, &where);
     if (status != CF_OK) {
         if (status != CF_NOT_FINITE)
             cf_log_error("step %" PRIu64 ": op %zu failed (%s)", number,
@@ -94,7 +94,6 @@ cf_status cf_step_run(const cf_step *step, const cf_options *options,
     *n_updates += 1;
     cf_optimizer_update(
         step->model, options, report->learning_rate,
-        cf_clip_coefficient(report->grad_norm, options->grad_clip),
-        *n_updates);
+        cf_clip_coefficient(report->grad_norm, options->grad_clip), *n_updates);
     return CF_OK;
 }

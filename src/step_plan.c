@@ -44,25 +44,28 @@ static uint32_t *lengths_sorted(const cf_dataset *dataset,
     return sorted;
 }
 
-/* Chunks and pieces are most for the longest sequences, scratch for the
- * shortest, of which none is cut. */
-static cf_status chunks_bound(const uint32_t *sorted, size_t n, size_t n_batch,
+/* A batch has no more chunks and pieces than the longest sequences make, since
+ * one that is cut makes at least two, and needs no more scratch than if all of
+ * those were short and as long as short ones can be. */
+static cf_status chunks_bound(uint32_t *sorted, size_t n_batch,
                               uint32_t chunk_size_tok, cf_chunk_bound *bound_p)
 {
-    cf_chunk_bound longest, shortest;
+    cf_chunk_bound longest, shortened;
     cf_status status =
         cf_chunk_plan_bound(sorted, n_batch, chunk_size_tok, &longest);
 
-    if (status == CF_OK)
-        status = cf_chunk_plan_bound(sorted + n - n_batch, n_batch,
-                                     chunk_size_tok, &shortest);
     if (status != CF_OK)
         return status;
-    bound_p->n_chunks = size_max(longest.n_chunks, shortest.n_chunks);
+    for (size_t i = 0; i < n_batch; i++)
+        sorted[i] = u32_min(sorted[i], chunk_size_tok);
+    status = cf_chunk_plan_bound(sorted, n_batch, chunk_size_tok, &shortened);
+    if (status != CF_OK)
+        return status;
+    *bound_p = longest;
+    bound_p->n_chunks = size_max(bound_p->n_chunks, shortened.n_chunks);
     bound_p->n_chunks = size_max(bound_p->n_chunks, n_batch); /* whole plans */
-    bound_p->n_pieces = size_max(longest.n_pieces, shortest.n_pieces);
     bound_p->scratch_bytes =
-        size_max(longest.scratch_bytes, shortest.scratch_bytes);
+        size_max(bound_p->scratch_bytes, shortened.scratch_bytes);
     return CF_OK;
 }
 
@@ -79,13 +82,14 @@ static cf_status schedule_bound(size_t n_chunks,
     if (chunks == NULL)
         return CF_NO_MEMORY;
     for (size_t i = 0; i < n_chunks; i++)
-        chunks[i] = (cf_chunk){.kind = CF_CHUNK_DEPENDENT,
-                               .in_group = (uint32_t)i};
+        chunks[i] =
+            (cf_chunk){.kind = CF_CHUNK_DEPENDENT, .in_group = (uint32_t)i};
     status = cf_schedule_bound(&plan, params, need_p);
     free(chunks);
     return status;
 }
 
+/* sorted: longest first. */
 static void engine_bound(const uint32_t *sorted, size_t n_batch,
                          cf_step_plan_need *need)
 {
@@ -105,7 +109,6 @@ static void engine_bound(const uint32_t *sorted, size_t n_batch,
         kv->n_pages = cf_kv_pages(longest);
     kv->n_pieces = u32_min(n_batch, kv->chunk_tok);
     need->engine.n_slots = u32_min(need->params.retained_chunks_max, n_parts);
-    need->engine.n_plan_pieces = need->chunks.n_pieces;
     need->longest_tok = longest;
 }
 
@@ -131,20 +134,20 @@ cf_status cf_step_plan_bound(const cf_dataset *dataset,
     }
     if (n_batch > n)
         n_batch = n;
-    status = chunks_bound(sorted, n, n_batch, chunk_size_tok, &need.chunks);
+    engine_bound(sorted, n_batch, &need);
+    status = chunks_bound(sorted, n_batch, chunk_size_tok, &need.chunks);
+    need.engine.n_plan_pieces = need.chunks.n_pieces;
     if (params.retained_chunks_max == 0)
         params.retained_chunks_max = 1;
     if (status == CF_OK)
         status = schedule_bound(need.chunks.n_chunks, &params, &need.schedule);
-    if (status == CF_OK) {
-        engine_bound(sorted, n_batch, &need);
+    if (status == CF_OK)
         *need_p = need;
-    } else {
+    else
         cf_log_error("%zu sequences of up to %u tokens in chunks of %u do not "
                      "fit a plan (%s): use a larger --chunk-size",
-                     n_batch, (unsigned)sorted[0], (unsigned)chunk_size_tok,
-                     cf_status_str(status));
-    }
+                     n_batch, (unsigned)need.longest_tok,
+                     (unsigned)chunk_size_tok, cf_status_str(status));
     free(sorted);
     return status;
 }
@@ -161,12 +164,10 @@ void cf_step_plan_carve(cf_step_plan *plan, const cf_step_plan_need *need,
         *arrays[i] = cf_arena_take(arena, CF_LIFETIME_RUN, what, need->n_batch,
                                    sizeof(uint32_t));
     plan->chunks.capacity = need->chunks;
-    plan->chunks.chunks =
-        cf_arena_take(arena, CF_LIFETIME_RUN, what, need->chunks.n_chunks,
-                      sizeof(cf_chunk));
-    plan->chunks.pieces =
-        cf_arena_take(arena, CF_LIFETIME_RUN, what, need->chunks.n_pieces,
-                      sizeof(cf_piece));
+    plan->chunks.chunks = cf_arena_take(
+        arena, CF_LIFETIME_RUN, what, need->chunks.n_chunks, sizeof(cf_chunk));
+    plan->chunks.pieces = cf_arena_take(
+        arena, CF_LIFETIME_RUN, what, need->chunks.n_pieces, sizeof(cf_piece));
     plan->chunks.scratch = cf_arena_take(arena, CF_LIFETIME_RUN, what,
                                          need->chunks.scratch_bytes, 1);
     plan->schedule.ops_capacity = need->schedule.n_ops;

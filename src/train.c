@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "src/file_write.h"
@@ -78,11 +79,10 @@ static cf_status size_up(training *t)
     if (status == CF_OK)
         status = warmup_check(t);
     if (status == CF_OK)
-        status = cf_step_plan_bound(t->run.dataset, t->batches.eligible,
-                                    t->batches.n_eligible,
-                                    t->batches.global_batch,
-                                    t->options->chunk_size_tok,
-                                    t->options->retained_chunks_max, &t->need);
+        status = cf_step_plan_bound(
+            t->run.dataset, t->batches.eligible, t->batches.n_eligible,
+            t->batches.global_batch, t->options->chunk_size_tok,
+            t->options->retained_chunks_max, &t->need);
     if (status == CF_OK)
         status = cf_run_size(&t->run, carve, t, &t->need, &t->sizes);
     return status;
@@ -136,8 +136,8 @@ static cf_status output_begin(training *t)
                                 .log_every = t->options->log_every,
                                 .quiet = t->options->quiet};
     char *config, *metrics;
-    cf_status status = cf_output_open(t->options->output,
-                                      t->options->overwrite);
+    cf_status status =
+        cf_output_open(t->options->output, t->options->overwrite);
 
     if (status != CF_OK)
         return status;
@@ -164,6 +164,16 @@ static void observe(void *context)
     t->progress.ops_done++;
     cf_metrics_progress(t->metrics, t->progress.step, t->progress.ops_done,
                         t->plan.schedule.first_op[1]);
+}
+
+/* The op list of a step, cut off where the line gets too long to read. */
+static void schedule_print(const training *t)
+{
+    char line[4096];
+    size_t n = cf_schedule_format(&t->plan.schedule, line, sizeof(line));
+
+    cf_log_info("%.*s%s", (int)strcspn(line, "\n"), line,
+                n < sizeof(line) ? "" : " ...");
 }
 
 static cf_status steps_run(training *t)
@@ -197,6 +207,8 @@ static cf_status steps_run(training *t)
         status = cf_metrics_append(t->metrics, &report);
         if (status != CF_OK)
             break;
+        if (t->options->verbose && report.has_loss)
+            schedule_print(t);
     }
     return status;
 }

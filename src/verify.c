@@ -17,7 +17,9 @@
 #include "src/run.h"
 #include "src/step.h"
 
-enum { EXIT_DIFFERENT = 6 };
+enum {
+    EXIT_DIFFERENT = 6
+};
 
 /* One way of cutting the batch, and the memory it needs. */
 typedef struct side {
@@ -74,12 +76,12 @@ static void carve(void *context, cf_arena *arena)
     if (v->workspace_bytes < whole)
         v->workspace_bytes = whole;
     cf_model_carve(&v->run.model, CF_MODEL_GRADIENTS, arena);
-    v->chunked_gradients = cf_arena_take(
-        arena, CF_LIFETIME_RUN, "gradients to compare",
-        v->run.model.n_elements, v->run.kernels.acc_bytes);
-    v->workspace = cf_arena_take(arena, CF_LIFETIME_RUN,
-                                 "step, chunked or unsplit",
-                                 v->workspace_bytes, 1);
+    v->chunked_gradients =
+        cf_arena_take(arena, CF_LIFETIME_RUN, "gradients to compare",
+                      v->run.model.n_elements, v->run.kernels.acc_bytes);
+    v->workspace =
+        cf_arena_take(arena, CF_LIFETIME_RUN, "step, chunked or unsplit",
+                      v->workspace_bytes, 1);
 }
 
 static size_t budget_of(const verification *v)

@@ -12,8 +12,8 @@ extern "C" {
 #endif
 
 typedef enum cf_keep {
-    CF_KEEP_NO,  /* drop the activations once the outputs exist */
-    CF_KEEP_YES  /* keep them for the backward */
+    CF_KEEP_NO, /* drop the activations once the outputs exist */
+    CF_KEEP_YES /* keep them for the backward */
 } cf_keep;
 
 /* What an engine must provide.  chunk is an index into plan->chunks; engine is

@@ -49,7 +49,9 @@ static inline act to_act(acc x)
     return x;
 }
 
-enum { VL = CF_VB / (int)sizeof(acc) }; /* lanes of acc in a vector */
+enum {
+    VL = CF_VB / (int)sizeof(acc)
+}; /* lanes of acc in a vector */
 
 typedef acc vec
     __attribute__((vector_size(CF_VB), aligned(sizeof(acc)), may_alias));

@@ -70,11 +70,11 @@ static const char *const names_of_train =
     "dry-run log-every quiet verbose config help version ";
 static const char *const names_of_eval =
     "model data chunk-size compute backend threads memory max-length json "
-    "quiet verbose config help version ";
+    "quiet config help version ";
 static const char *const names_of_verify =
     "model data chunk-size retain-chunks recompute compute backend threads "
     "memory global-batch max-length seed no-shuffle against tolerance quiet "
-    "verbose config help version ";
+    "config help version ";
 
 START_TEST(each_command_has_these_options_and_no_other)
 {
@@ -586,7 +586,7 @@ START_TEST(the_written_file_has_every_option_that_is_set)
               "model: 'm'\ndata:\n- 'd'\nchunk_size: 2048\nretain_chunks: 1\n"
               "recompute: selective\ncompute: fp32\nbackend: auto\n"
               "global_batch: 32\nseed: 0\nno_shuffle: false\n"
-              "tolerance: 0.001\nquiet: false\nverbose: false\n");
+              "tolerance: 0.001\nquiet: false\n");
     free(text);
     cf_options_close(&o);
 }
