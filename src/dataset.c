@@ -230,6 +230,33 @@ void cf_dataset_read(const cf_dataset *dataset, size_t sequence,
                ids, targets);
 }
 
+/* One more word of a hash. */
+static uint64_t mix(uint64_t hash, uint64_t word)
+{
+    hash = (hash ^ word) * 0x9fb21c651e98df25;
+    return hash ^ hash >> 32;
+}
+
+uint64_t cf_dataset_hash(const cf_dataset *dataset)
+{
+    uint32_t ids[256], targets[256];
+    uint64_t hash = mix(0, dataset->table.n);
+
+    for (size_t s = 0; s < dataset->table.n; s++) {
+        const uint32_t n_tok = dataset->table.lengths[s];
+
+        hash = mix(hash, n_tok);
+        for (uint32_t first = 0; first < n_tok; first += 256) {
+            const uint32_t n = n_tok - first < 256 ? n_tok - first : 256;
+
+            cf_dataset_read(dataset, s, first, n, ids, targets);
+            for (uint32_t i = 0; i < n; i++)
+                hash = mix(hash, ids[i] | (uint64_t)targets[i] << 32);
+        }
+    }
+    return hash;
+}
+
 size_t cf_dataset_n_sources(const cf_dataset *dataset)
 {
     return dataset->table.n_sources;

@@ -37,6 +37,11 @@ void cf_dataset_read(const cf_dataset *dataset, size_t sequence,
                      uint32_t first_tok, uint32_t n_tok, uint32_t *ids,
                      uint32_t *targets);
 
+/* A 64-bit hash of the content: the tokens and targets of every sequence, in
+ * order.  The same for JSONL and indexed data, whatever their paths and spaces;
+ * sources do not count. */
+uint64_t cf_dataset_hash(const cf_dataset *dataset);
+
 /* Names of the sources, from the JSONL key "source"; 0 when no line has one.
  * The source of a sequence is an index into them, UINT32_MAX when it has
  * none. */
