@@ -4,14 +4,19 @@
  * Forwards run in plan order.  Backwards run groups in plan order and chunks of
  * a group descending, on every stage and for every K: gradients are then summed
  * in one order.  What is left to choose is how many forwards a stage has run
- * before its j-th backward.  With n_0 = 0 and end(j) = the number of chunks up
- * to the end of the group of backward j,
+ * before its j-th backward.  With n_0 = 0 and need(j) = the place, in the
+ * stream of forwards, behind the last one that backward j waits for,
  *
- *     n_j = max(n_{j-1} + admit(j), end(j))
+ *     n_j = max(n_{j-1} + admit(j), need(j))
  *     stage s has run n_j + (p - 1 - s) forwards, or all
  *
- * A backward admits one forward, as in 1F1B; one whose chunk was recomputed
- * admits none, because the recompute took the slot that it frees.
+ * need(j) is the end of the group of backward j.  A recompute that travels
+ * through the pipeline belongs to the stream: the recomputes of a group follow
+ * its forwards, descending, and need(j) is behind the one of backward j.
+ *
+ * A backward admits one forward, as in 1F1B; one whose chunk was recomputed on
+ * the spot admits none, because the recompute took the slot that it frees.
+ * Where nothing is kept there are no slots, and it admits one as well.
  *
  * (1) Groups of one chunk give 1F1B; groups of N a warm-up of p - 2 - s + N.
  * (2) Stage s never holds more than K + (p - 1 - s) chunks: it runs p - 1 - s
@@ -26,34 +31,88 @@
  */
 #include "pipeline.h"
 
+/* The stream of forwards: group after group, of each the forwards ascending,
+ * then, where recomputes travel, those descending. */
+typedef struct forward_stream {
+    const cf_chunk_plan *plan;
+    uint32_t kept; /* of each group */
+    bool has_recomputes;
+    cf_group group;    /* the one whose forwards run now */
+    uint32_t in_group; /* how many of them ran */
+    uint64_t n_run;    /* in all */
+} forward_stream;
+
+/* What a group adds to the stream. */
+static uint32_t n_in_stream(const forward_stream *stream, const cf_group *group)
+{
+    return group->n_chunks + (stream->has_recomputes ? group->n_dropped : 0);
+}
+
+/* Write the next of the stream to *op_p; false when all ran. */
+static bool next_forward(forward_stream *stream, cf_op *op_p)
+{
+    cf_group *group = &stream->group;
+
+    if (stream->in_group == n_in_stream(stream, group)) {
+        *group = cf_group_at(stream->plan, cf_group_end(group), stream->kept);
+        stream->in_group = 0;
+        if (group->n_chunks == 0)
+            return false;
+    }
+    if (stream->in_group < group->n_chunks) {
+        *op_p = cf_group_forward(group, group->first_chunk + stream->in_group);
+    } else {
+        uint32_t n_again = stream->in_group - group->n_chunks;
+
+        *op_p = (cf_op){CF_OP_RECOMPUTE,
+                        group->first_chunk + group->n_dropped - 1 - n_again};
+    }
+    stream->in_group++;
+    stream->n_run++;
+    return true;
+}
+
+/* How many of its group's share of the stream the backward of a chunk needs. */
+static uint32_t n_needed(const forward_stream *stream, const cf_group *group,
+                         uint32_t chunk)
+{
+    if (!stream->has_recomputes || !cf_group_drops(group, chunk))
+        return group->n_chunks;
+    return group->n_chunks + group->n_dropped - (chunk - group->first_chunk);
+}
+
 void cf_one_f_one_b(const cf_chunk_plan *plan, const cf_schedule_params *params,
                     uint32_t stage, cf_op *ops)
 {
-    const uint32_t k = params->retained_chunks_max;
-    const uint64_t n_chunks = plan->n_chunks;
+    const uint32_t kept = cf_kept_of_group(params);
     const uint32_t n_ahead = params->n_stages - 1 - stage;
     const uint32_t n_admitted = params->n_stages > 1 ? 1 : 0;
-    cf_group group = cf_group_at(plan, 0, k);
-    cf_group ahead = group; /* the group whose forwards run now */
-    uint64_t n_due = 0;     /* n_j */
-    uint32_t forward = 0;   /* next in the stream of forwards */
+    const bool takes_slot = params->kind == CF_SCHEDULE_STATE_AWARE;
+    cf_group group = cf_group_at(plan, 0, kept);
+    forward_stream stream = {.plan = plan,
+                             .kept = kept,
+                             .has_recomputes = cf_recompute_travels(params),
+                             .group = group};
+    uint64_t n_before = 0; /* of the stream, in earlier groups */
+    uint64_t n_due = 0;    /* n_j */
 
     while (group.n_chunks > 0) {
-        uint32_t end = cf_group_end(&group);
+        for (uint32_t chunk = cf_group_end(&group);
+             chunk-- > group.first_chunk;) {
+            const bool dropped = cf_group_drops(&group, chunk);
+            const uint64_t need = n_before + n_needed(&stream, &group, chunk);
 
-        for (uint32_t chunk = end; chunk-- > group.first_chunk;) {
-            if (!cf_group_drops(&group, chunk))
+            if (!dropped || !takes_slot)
                 n_due += n_admitted;
-            if (n_due < end)
-                n_due = end;
-
-            while (forward < n_chunks && forward < n_due + n_ahead) {
-                if (forward == cf_group_end(&ahead))
-                    ahead = cf_group_at(plan, forward, k);
-                *ops++ = cf_group_forward(&ahead, forward++);
-            }
-            ops = cf_group_backward(&group, chunk, ops);
+            if (n_due < need)
+                n_due = need;
+            while (stream.n_run < n_due + n_ahead && next_forward(&stream, ops))
+                ops++;
+            if (dropped && !stream.has_recomputes)
+                *ops++ = (cf_op){CF_OP_RECOMPUTE, chunk};
+            *ops++ = (cf_op){CF_OP_BACKWARD, chunk};
         }
-        group = cf_group_at(plan, end, k);
+        n_before += n_in_stream(&stream, &group);
+        group = cf_group_at(plan, cf_group_end(&group), kept);
     }
 }

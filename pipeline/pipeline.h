@@ -33,9 +33,20 @@ bool cf_group_drops(const cf_group *group, uint32_t chunk);
 /* The forward of this chunk, dropping or keeping. */
 cf_op cf_group_forward(const cf_group *group, uint32_t chunk);
 
-/* Write the backward of this chunk, behind its recompute if it was dropped.
- * Returns the place behind the last op written. */
-cf_op *cf_group_backward(const cf_group *group, uint32_t chunk, cf_op *ops);
+/* schedule_kind.c: in what the kinds differ. */
+
+/* How many chunks of a group keep the activations of their forward: K, and
+ * under 1F1B one or none. */
+uint32_t cf_kept_of_group(const cf_schedule_params *params);
+
+/* The most chunks that a stage may hold at one time. */
+uint64_t cf_retained_max(const cf_schedule_params *params, uint32_t stage);
+
+/* Whether a recompute sends and receives as its forward did. */
+bool cf_recompute_travels(const cf_schedule_params *params);
+
+/* Whether a local recompute runs only once the gradient is there. */
+bool cf_recompute_waits(const cf_schedule_params *params);
 
 /* one_f_one_b.c: write the compute-only order of one stage, 2 ops a chunk and
  * one more for each dropped chunk, to ops. */
@@ -45,8 +56,8 @@ void cf_one_f_one_b(const cf_chunk_plan *plan, const cf_schedule_params *params,
 /* lower.c: write the compute-only order of one stage to ops, with its sends and
  * receives.  Returns how many ops that made.  compute may lie at the end of the
  * range that ops starts, provided the result fits into that range. */
-size_t cf_lower(const cf_op *compute, size_t n_compute, uint32_t stage,
-                uint32_t n_stages, cf_op *ops);
+size_t cf_lower(const cf_op *compute, size_t n_compute,
+                const cf_schedule_params *params, uint32_t stage, cf_op *ops);
 
 /* schedule_check.c: what cf_schedule_check needs.  Errors: CF_OVERFLOW. */
 CF_MUST_USE cf_status cf_schedule_check_scratch(size_t n_chunks,

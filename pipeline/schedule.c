@@ -3,7 +3,7 @@
  *
  * Each stage computes each chunk forward and backward, and each dropped chunk
  * once more; each of the p - 1 links carries each chunk once in each direction,
- * and a message is one op at either end.
+ * and each recompute that travels; a message is one op at either end.
  */
 #include "pipeline.h"
 
@@ -45,8 +45,17 @@ static size_t count_dropped(const cf_chunk_plan *plan, uint32_t k)
 static size_t count_compute(const cf_chunk_plan *plan,
                             const cf_schedule_params *params)
 {
-    return 2 * plan->n_chunks +
-           count_dropped(plan, params->retained_chunks_max);
+    return 2 * plan->n_chunks + count_dropped(plan, cf_kept_of_group(params));
+}
+
+/* Whether groups have as many chunks as this kind can run. */
+static bool groups_fit(const cf_chunk_plan *plan,
+                       const cf_schedule_params *params)
+{
+    if (params->kind == CF_SCHEDULE_1F1B ||
+        params->kind == CF_SCHEDULE_1F1B_RECOMPUTE)
+        return plan->n_groups == plan->n_chunks;
+    return true;
 }
 
 cf_status cf_schedule_bound(const cf_chunk_plan *plan,
@@ -55,24 +64,27 @@ cf_status cf_schedule_bound(const cf_chunk_plan *plan,
 {
     cf_schedule_need need;
     size_t n_messages; /* of a stage between two others */
-    size_t n_stage_ops;
+    size_t n_compute;
     cf_status status;
 
-    if (params->n_stages == 0 || params->retained_chunks_max == 0)
+    if (params->n_stages == 0 || params->retained_chunks_max == 0 ||
+        (unsigned)params->kind >= CF_SCHEDULE_KIND_COUNT)
         return CF_INVALID;
     if (plan->n_chunks > UINT32_MAX)
         return CF_INVALID;
 
     /* The caller will allocate n_ops entries: their bytes have to fit as well.
-     * Seven ops a chunk are the most that one stage can have. */
-    if (plan->n_chunks > SIZE_MAX / sizeof(cf_op) / 7 / params->n_stages)
+     * Nine ops a chunk are the most that one stage can have. */
+    if (plan->n_chunks > SIZE_MAX / sizeof(cf_op) / 9 / params->n_stages)
         return CF_OVERFLOW;
-    if (!groups_are_in_order(plan))
+    if (!groups_are_in_order(plan) || !groups_fit(plan, params))
         return CF_INVALID;
 
+    n_compute = count_compute(plan, params);
     n_messages = 4 * plan->n_chunks;
-    n_stage_ops = count_compute(plan, params) + n_messages;
-    need.n_ops = params->n_stages * n_stage_ops - n_messages;
+    if (cf_recompute_travels(params))
+        n_messages += 2 * (n_compute - 2 * plan->n_chunks);
+    need.n_ops = params->n_stages * (n_compute + n_messages) - n_messages;
 
     status = cf_schedule_check_scratch(plan->n_chunks, params->n_stages,
                                        &need.scratch_bytes);
@@ -113,8 +125,8 @@ cf_status cf_schedule_build(const cf_chunk_plan *plan,
 
         cf_one_f_one_b(plan, params, stage, compute);
         schedule->first_op[stage + 1] =
-            first + cf_lower(compute, n_compute, stage, params->n_stages,
-                             schedule->ops + first);
+            first +
+            cf_lower(compute, n_compute, params, stage, schedule->ops + first);
     }
     return CF_OK;
 }

@@ -10,9 +10,11 @@
  *     the same bits, for every K and every number of stages.
  * (4) A forward, recompute or backward finds the KV state of all earlier chunks
  *     of its group: forward done, backward not yet, when pages may be freed.
- * (5) Stage s of p never holds more than K + (p - 1 - s) chunks.
+ * (5) Stage s of p never holds more chunks than the kind of schedule allows: K
+ *     + (p - 1 - s), but see cf_retained_max.
  * (6) What comes from a neighbour is received before it is used, what goes to
- *     one is sent after it was made, each once, and recomputes send nothing.
+ *     one is sent after it was made, each once.  A recompute sends and receives
+ *     nothing, unless it travels: then it does both again.
  *
  * All stages together, one dry run:
  *
@@ -43,8 +45,10 @@ struct walk {
     uint8_t *done; /* [n_chunks] of the flags above */
     bool has_previous;
     bool has_next;
+    bool recompute_travels;
     uint64_t retained_max;
     uint64_t n_retained;
+    size_t n_recomputes;
     size_t n_backwards;
     size_t n_messages;
     uint32_t next_backward; /* the canonical one, while there is one */
@@ -103,6 +107,20 @@ static const char *walk_forward(struct walk *walk, cf_op op)
     if (op.kind == CF_OP_FORWARD_KEEP)
         return retain(walk, op.chunk);
     *done |= DROPPED;
+    if (walk->recompute_travels)
+        *done &= (uint8_t)~HAS_ACT; /* used up: it comes again */
+    return NULL;
+}
+
+/* The messages of a recompute that travels: received once more, and what its
+ * forward made is on its way. */
+static const char *walk_travel(const struct walk *walk, uint8_t *done)
+{
+    if (walk->has_previous && !(*done & HAS_ACT))
+        return "this recompute needs the activations of the previous stage";
+    if (walk->has_next && !(*done & SENT_ACT))
+        return "this recompute comes behind the send of its forward";
+    *done &= (uint8_t)~SENT_ACT;
     return NULL;
 }
 
@@ -114,6 +132,13 @@ static const char *walk_recompute(struct walk *walk, cf_op op)
         return "only a dropped chunk is recomputed, and only once";
     if (!has_prefix(walk, op.chunk))
         return "a recompute needs the KV state of the group's earlier chunks";
+    if (walk->recompute_travels) {
+        const char *rule = walk_travel(walk, done);
+
+        if (rule != NULL)
+            return rule;
+    }
+    walk->n_recomputes++;
     *done &= (uint8_t)~DROPPED;
     return retain(walk, op.chunk);
 }
@@ -203,10 +228,13 @@ static const char *walk_end(const struct walk *walk)
 {
     size_t n_links =
         (walk->has_previous ? 1u : 0u) + (walk->has_next ? 1u : 0u);
+    size_t n_messages = 2 * walk->plan->n_chunks;
 
+    if (walk->recompute_travels)
+        n_messages += walk->n_recomputes;
     if (walk->n_backwards < walk->plan->n_chunks)
         return "the list ends before every chunk had its backward";
-    if (walk->n_messages < 2 * n_links * walk->plan->n_chunks)
+    if (walk->n_messages < n_links * n_messages)
         return "the list ends before every message was sent";
     return NULL;
 }
@@ -216,16 +244,15 @@ static cf_status check_stage(const cf_chunk_plan *plan,
                              const cf_schedule *schedule, uint8_t *done,
                              cf_op_ref *where_p)
 {
-    const uint32_t n_behind = schedule->params.n_stages - 1 - where_p->stage;
     const size_t first = schedule->first_op[where_p->stage];
     const size_t n_ops = schedule->first_op[where_p->stage + 1] - first;
     struct walk walk = {
         .plan = plan,
         .done = done,
         .has_previous = where_p->stage > 0,
-        .has_next = n_behind > 0,
-        .retained_max =
-            (uint64_t)schedule->params.retained_chunks_max + n_behind,
+        .has_next = where_p->stage + 1 < schedule->params.n_stages,
+        .recompute_travels = cf_recompute_travels(&schedule->params),
+        .retained_max = cf_retained_max(&schedule->params, where_p->stage),
     };
 
     if (plan->n_chunks > 0)
@@ -336,6 +363,16 @@ static cf_status dry_run(const cf_schedule *schedule,
             where_p->op = positions[s].next - first_op[s];
             where_p->rule = "the stages wait for each other from here on";
             return CF_DEADLOCK;
+        }
+    }
+    /* Stages may drop different chunks.  Where a recompute travels, the next
+     * stage then has a message that it does not want. */
+    for (uint32_t s = 0; s < n_stages; s++) {
+        if (positions[s].act != NO_MESSAGE || positions[s].grad != NO_MESSAGE) {
+            where_p->stage = s;
+            where_p->op = first_op[s + 1] - first_op[s];
+            where_p->rule = "the list ends before every message was received";
+            return CF_MALFORMED;
         }
     }
     return CF_OK;

@@ -51,11 +51,3 @@ cf_op cf_group_forward(const cf_group *group, uint32_t chunk)
 
     return (cf_op){drops ? CF_OP_FORWARD : CF_OP_FORWARD_KEEP, chunk};
 }
-
-cf_op *cf_group_backward(const cf_group *group, uint32_t chunk, cf_op *ops)
-{
-    if (cf_group_drops(group, chunk))
-        *ops++ = (cf_op){CF_OP_RECOMPUTE, chunk};
-    *ops++ = (cf_op){CF_OP_BACKWARD, chunk};
-    return ops;
-}

@@ -227,14 +227,11 @@ static cf_status schedule_build(cf_step_plan *plan,
     return status;
 }
 
-cf_status cf_step_plan_build(cf_step_plan *plan, const cf_dataset *dataset,
-                             const cf_step_plan_need *need)
+/* Check and schedule what a build of chunks with this status made. */
+static cf_status chunks_schedule(cf_step_plan *plan,
+                                 const cf_step_plan_need *need,
+                                 cf_status status)
 {
-    cf_status status;
-
-    sequences_select(plan, dataset);
-    status = cf_chunk_plan_build(plan->len_tok, plan->n_sequences,
-                                 need->chunk_size_tok, &plan->chunks);
     if (status == CF_OK)
         status = cf_chunk_plan_check(&plan->chunks, plan->len_tok,
                                      plan->n_sequences);
@@ -246,26 +243,25 @@ cf_status cf_step_plan_build(cf_step_plan *plan, const cf_dataset *dataset,
     return status;
 }
 
+cf_status cf_step_plan_build(cf_step_plan *plan, const cf_dataset *dataset,
+                             const cf_step_plan_need *need)
+{
+    cf_status status;
+
+    sequences_select(plan, dataset);
+    status = cf_chunk_plan_build(plan->len_tok, plan->n_sequences,
+                                 need->chunk_size_tok, &plan->chunks);
+    return chunks_schedule(plan, need, status);
+}
+
 cf_status cf_step_plan_build_whole(cf_step_plan *plan,
                                    const cf_dataset *dataset,
                                    const cf_step_plan_need *need)
 {
+    cf_status status;
+
     sequences_select(plan, dataset);
-    if (plan->n_sequences > need->chunks.n_chunks ||
-        plan->n_sequences > need->chunks.n_pieces)
-        return CF_NO_SPACE;
-    for (uint32_t i = 0; i < plan->n_sequences; i++) {
-        plan->chunks.pieces[i] =
-            (cf_piece){.seq = i, .n_tok = plan->len_tok[i]};
-        plan->chunks.chunks[i] = (cf_chunk){.kind = CF_CHUNK_STANDALONE,
-                                            .first_piece = i,
-                                            .n_pieces = 1,
-                                            .n_tok = plan->len_tok[i],
-                                            .group = i};
-    }
-    plan->chunks.n_chunks = plan->n_sequences;
-    plan->chunks.n_pieces = plan->n_sequences;
-    plan->chunks.n_groups = (uint32_t)plan->n_sequences;
-    plan->chunks.chunk_size_tok = need->chunk_size_tok;
-    return schedule_build(plan, need);
+    status = cf_chunk_plan_build_whole(plan->len_tok, plan->n_sequences,
+                                       &plan->chunks);
+    return chunks_schedule(plan, need, status);
 }

@@ -83,6 +83,18 @@ CF_MUST_USE cf_status cf_chunk_plan_build(const uint32_t *len_tok,
                                           uint32_t chunk_size_tok,
                                           cf_chunk_plan *plan);
 
+/* The same without chunks to choose: every sequence is one standalone chunk, in
+ * batch order, however long.  This is the plan of the 1F1B baseline.  The chunk
+ * size of the plan becomes the longest length (1 without sequences).
+ * Capacities: n_seqs chunks and pieces; cf_chunk_plan_bound_whole has them.
+ * Errors: CF_INVALID (a length of 0), CF_OVERFLOW, CF_NO_SPACE (then nothing was
+ * written). */
+CF_MUST_USE cf_status cf_chunk_plan_bound_whole(size_t n_seqs,
+                                                cf_chunk_bound *bound_p);
+CF_MUST_USE cf_status cf_chunk_plan_build_whole(const uint32_t *len_tok,
+                                                size_t n_seqs,
+                                                cf_chunk_plan *plan);
+
 /* CF_OK iff every token of every sequence is in the plan exactly once, in
  * order, within capacity, and kinds, prefixes and groups are as chunk.h says.
  * Safe on any content of the arrays; scratch as for a build.

@@ -13,6 +13,10 @@
  *
  * A recompute is local to its stage: the stage retains the input of a dropped
  * chunk, so a recompute sends and receives nothing.
+ *
+ * That is the state-aware schedule.  The other kinds are there to be compared
+ * with; docs/scheduling.md tells them apart.  Every kind is generated, checked,
+ * simulated and executed by the same calls.
  */
 #ifndef CHUNKFLOW_SCHEDULE_H
 #define CHUNKFLOW_SCHEDULE_H
@@ -41,10 +45,25 @@ typedef struct cf_op {
     uint32_t chunk; /* index into the plan's chunks */
 } cf_op;
 
+typedef enum cf_schedule_kind {
+    CF_SCHEDULE_STATE_AWARE, /* a recompute is local to its stage */
+    CF_SCHEDULE_PAPER,       /* a recompute travels through the pipeline as a
+                                forward does: its input is sent once more */
+    /* One whole sequence a micro-batch, the usual baseline: every group is one
+     * chunk (cf_chunk_plan_build_whole), and K does not matter. */
+    CF_SCHEDULE_1F1B,
+    CF_SCHEDULE_1F1B_RECOMPUTE, /* ... with every chunk dropped, and recomputed
+                                   when its gradient has arrived */
+    CF_SCHEDULE_KIND_COUNT
+} cf_schedule_kind;
+
 typedef struct cf_schedule_params {
     uint32_t n_stages;            /* >= 1 */
     uint32_t retained_chunks_max; /* K >= 1: of the last stage; stage s of p
-                                     holds up to K + (p - 1 - s) */
+                                     holds up to K + (p - 1 - s).  Under 1F1B
+                                     that is 1 + (p - 1 - s), or 1 when every
+                                     chunk is recomputed */
+    cf_schedule_kind kind;
 } cf_schedule_params;
 
 /* ops[first_op[s] .. first_op[s + 1]) is what stage s does, in order.  Arrays,
@@ -71,8 +90,9 @@ typedef struct cf_op_ref {
 } cf_op_ref;
 
 /* What to bring for a build: exact for ops.
- * Errors: CF_INVALID (a parameter is 0, or groups and positions in the plan are
- * not those chunk.h describes), CF_OVERFLOW. */
+ * Errors: CF_INVALID (a parameter is 0, there is no such kind, groups and
+ * positions in the plan are not those chunk.h describes, or a group has several
+ * chunks under 1F1B), CF_OVERFLOW. */
 CF_MUST_USE cf_status cf_schedule_bound(const cf_chunk_plan *plan,
                                         const cf_schedule_params *params,
                                         cf_schedule_need *need_p);
@@ -94,6 +114,10 @@ CF_MUST_USE cf_status cf_schedule_build(const cf_chunk_plan *plan,
 CF_MUST_USE cf_status cf_schedule_check(const cf_chunk_plan *plan,
                                         const cf_schedule *schedule,
                                         cf_op_ref *where_p);
+
+/* The kind's name on a command line, such as "state-aware".  Static text, never
+ * NULL, also for a value outside the list. */
+const char *cf_schedule_kind_str(cf_schedule_kind kind);
 
 /* One op as text: stage, letter, chunk, as in "2R7"; messages are "2>7" (send
  * activations), "2<7" (receive them), "2{7" (send gradients), "2}7" (receive

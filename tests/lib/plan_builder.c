@@ -54,6 +54,11 @@ void plan_close(cf_chunk_plan *plan)
     free(plan->pieces);
 }
 
+cf_schedule_params state_aware(uint32_t n_stages, uint32_t k)
+{
+    return (cf_schedule_params){n_stages, k, CF_SCHEDULE_STATE_AWARE};
+}
+
 cf_schedule schedule_open(const cf_chunk_plan *plan, cf_schedule_params params,
                           size_t n_ops)
 {

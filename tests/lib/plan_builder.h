@@ -14,6 +14,9 @@ cf_chunk_plan plan_open(const uint32_t *group_chunks, size_t n_groups,
                         uint32_t chunk_size_tok);
 void plan_close(cf_chunk_plan *plan);
 
+/* Parameters of the kind that nobody has to name. */
+cf_schedule_params state_aware(uint32_t n_stages, uint32_t k);
+
 /* A schedule with room for n_ops ops, no op in it yet. */
 cf_schedule schedule_open(const cf_chunk_plan *plan, cf_schedule_params params,
                           size_t n_ops);

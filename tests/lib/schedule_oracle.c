@@ -7,19 +7,44 @@
 
 #define NOWHERE SIZE_MAX
 
+/* The messages of a recompute that travels, told from those of its forward by
+ * being the second. */
+enum {
+    RECV_AGAIN = CF_OP_KIND_COUNT,
+    SEND_AGAIN,
+    PLACES
+};
+
 struct oracle {
     const cf_chunk_plan *plan;
     const cf_schedule *schedule;
     size_t n_chunks;
     uint32_t n_stages;
-    size_t *places; /* [n_stages, CF_OP_KIND_COUNT, n_chunks] */
+    bool travels;   /* recomputes do */
+    size_t *places; /* [n_stages, PLACES, n_chunks] */
 };
 
-static size_t *place(const struct oracle *o, uint32_t stage, cf_op_kind kind,
+static size_t *place(const struct oracle *o, uint32_t stage, int kind,
                      size_t chunk)
 {
-    return &o->places[(stage * (size_t)CF_OP_KIND_COUNT + kind) * o->n_chunks +
+    return &o->places[(stage * (size_t)PLACES + (size_t)kind) * o->n_chunks +
                       chunk];
+}
+
+/* Where to note an op of this kind, NULL when there was one already. */
+static size_t *free_place(const struct oracle *o, uint32_t stage,
+                          cf_op_kind kind, size_t chunk)
+{
+    size_t *first = place(o, stage, (int)kind, chunk);
+    size_t *again = NULL;
+
+    if (*first == NOWHERE)
+        return first;
+    if (o->travels && kind == CF_OP_RECV_ACT)
+        again = place(o, stage, RECV_AGAIN, chunk);
+    if (o->travels && kind == CF_OP_SEND_ACT)
+        again = place(o, stage, SEND_AGAIN, chunk);
+    return again != NULL && *again == NOWHERE ? again : NULL;
 }
 
 static size_t n_stage_ops(const struct oracle *o, uint32_t stage)
@@ -29,7 +54,7 @@ static size_t n_stage_ops(const struct oracle *o, uint32_t stage)
 
 static const char *note_places(const struct oracle *o)
 {
-    for (size_t i = 0; i < o->n_stages * CF_OP_KIND_COUNT * o->n_chunks; i++)
+    for (size_t i = 0; i < o->n_stages * PLACES * o->n_chunks; i++)
         o->places[i] = NOWHERE;
     for (uint32_t s = 0; s < o->n_stages; s++) {
         for (size_t i = 0; i < n_stage_ops(o, s); i++) {
@@ -39,8 +64,8 @@ static const char *note_places(const struct oracle *o)
             if ((unsigned)op.kind >= CF_OP_KIND_COUNT ||
                 op.chunk >= o->n_chunks)
                 return "names";
-            where = place(o, s, op.kind, op.chunk);
-            if (*where != NOWHERE)
+            where = free_place(o, s, op.kind, op.chunk);
+            if (where == NULL)
                 return "twice";
             *where = i;
         }
@@ -49,7 +74,7 @@ static const char *note_places(const struct oracle *o)
 }
 
 /* Is the operation there exactly when it should be? */
-static bool there(const struct oracle *o, uint32_t s, cf_op_kind kind, size_t c,
+static bool there(const struct oracle *o, uint32_t s, int kind, size_t c,
                   bool wanted)
 {
     return (*place(o, s, kind, c) != NOWHERE) == wanted;
@@ -62,6 +87,20 @@ static size_t forward_place(const struct oracle *o, uint32_t s, size_t c)
     return drop != NOWHERE ? drop : *place(o, s, CF_OP_FORWARD_KEEP, c);
 }
 
+/* The second pair of messages surrounds the recompute, behind the first. */
+static const char *judge_travel(const struct oracle *o, uint32_t s, size_t c)
+{
+    size_t recompute = *place(o, s, CF_OP_RECOMPUTE, c);
+
+    if (s > 0 && (*place(o, s, RECV_AGAIN, c) < forward_place(o, s, c) ||
+                  *place(o, s, RECV_AGAIN, c) > recompute))
+        return "received again for the recompute";
+    if (s + 1 < o->n_stages && (*place(o, s, CF_OP_SEND_ACT, c) > recompute ||
+                                *place(o, s, SEND_AGAIN, c) < recompute))
+        return "sent again behind the recompute";
+    return NULL;
+}
+
 static const char *judge_chunk(const struct oracle *o, uint32_t s, size_t c)
 {
     bool first = s == 0;
@@ -70,6 +109,7 @@ static const char *judge_chunk(const struct oracle *o, uint32_t s, size_t c)
     size_t forward = forward_place(o, s, c);
     size_t recompute = *place(o, s, CF_OP_RECOMPUTE, c);
     size_t backward = *place(o, s, CF_OP_BACKWARD, c);
+    const char *broken;
 
     if (!there(o, s, CF_OP_FORWARD_KEEP, c, !drops) ||
         !there(o, s, CF_OP_RECOMPUTE, c, drops) ||
@@ -77,7 +117,9 @@ static const char *judge_chunk(const struct oracle *o, uint32_t s, size_t c)
         !there(o, s, CF_OP_RECV_ACT, c, !first) ||
         !there(o, s, CF_OP_SEND_ACT, c, !last) ||
         !there(o, s, CF_OP_RECV_GRAD, c, !last) ||
-        !there(o, s, CF_OP_SEND_GRAD, c, !first))
+        !there(o, s, CF_OP_SEND_GRAD, c, !first) ||
+        !there(o, s, RECV_AGAIN, c, o->travels && drops && !first) ||
+        !there(o, s, SEND_AGAIN, c, o->travels && drops && !last))
         return "complete";
     if (backward < forward)
         return "backward behind forward";
@@ -89,6 +131,12 @@ static const char *judge_chunk(const struct oracle *o, uint32_t s, size_t c)
     if (!last && (*place(o, s, CF_OP_SEND_ACT, c) < forward ||
                   *place(o, s, CF_OP_RECV_GRAD, c) > backward))
         return "messages of the next stage";
+
+    if (o->travels && drops) {
+        broken = judge_travel(o, s, c);
+        if (broken != NULL)
+            return broken;
+    }
 
     /* KV state of every earlier chunk: there, and not given back. */
     for (size_t e = c - o->plan->chunks[c].in_group; e < c; e++) {
@@ -125,9 +173,15 @@ static const char *judge_groups(const struct oracle *o, uint32_t s)
 
 static const char *judge_retention(const struct oracle *o, uint32_t s)
 {
-    uint64_t max = (uint64_t)o->schedule->params.retained_chunks_max +
-                   (o->n_stages - 1 - s);
+    uint64_t max = o->n_stages - 1 - s;
     uint64_t kept = 0;
+
+    if (o->schedule->params.kind == CF_SCHEDULE_1F1B)
+        max += 1;
+    else if (o->schedule->params.kind == CF_SCHEDULE_1F1B_RECOMPUTE)
+        max = 1;
+    else
+        max += o->schedule->params.retained_chunks_max;
 
     for (size_t i = 0; i < n_stage_ops(o, s); i++) {
         cf_op_kind kind = o->schedule->ops[o->schedule->first_op[s] + i].kind;
@@ -140,6 +194,16 @@ static const char *judge_retention(const struct oracle *o, uint32_t s)
             return "retention";
     }
     return NULL;
+}
+
+static size_t count_ops(const struct oracle *o, uint32_t s, cf_op_kind kind)
+{
+    size_t n = 0;
+
+    for (size_t i = o->schedule->first_op[s]; i < o->schedule->first_op[s + 1];
+         i++)
+        n += o->schedule->ops[i].kind == kind;
+    return n;
 }
 
 /* The index into ops of the n-th op of this kind on a stage. */
@@ -176,8 +240,11 @@ static const char *add_link(const struct oracle *o, struct edges *edges,
     size_t from_sender = o->schedule->first_op[sender];
     size_t from_receiver = o->schedule->first_op[receiver];
     size_t last_received = NOWHERE;
+    size_t n_messages = count_ops(o, sender, send);
 
-    for (size_t n = 0; n < o->n_chunks; n++) {
+    if (count_ops(o, receiver, receive) != n_messages)
+        return "as many received as sent";
+    for (size_t n = 0; n < n_messages; n++) {
         size_t sent = find_nth(o, sender, send, &from_sender);
         size_t received = find_nth(o, receiver, receive, &from_receiver);
 
@@ -234,7 +301,7 @@ static const char *judge_links(const struct oracle *o)
     struct edges edges = {0};
     const char *broken = NULL;
 
-    edges.pairs = calloc(2 * (n_ops + 4 * o->n_chunks * o->n_stages) + 1,
+    edges.pairs = calloc(2 * (n_ops + 6 * o->n_chunks * o->n_stages) + 1,
                          sizeof(*edges.pairs));
     assert(edges.pairs != NULL);
     for (uint32_t s = 0; s < o->n_stages; s++) {
@@ -256,12 +323,15 @@ static const char *judge_links(const struct oracle *o)
 
 const char *oracle_judge(const cf_chunk_plan *plan, const cf_schedule *schedule)
 {
-    struct oracle o = {plan, schedule, plan->n_chunks,
-                       schedule->params.n_stages, NULL};
+    struct oracle o = {plan,
+                       schedule,
+                       plan->n_chunks,
+                       schedule->params.n_stages,
+                       schedule->params.kind == CF_SCHEDULE_PAPER,
+                       NULL};
     const char *broken;
 
-    o.places = calloc(o.n_stages * CF_OP_KIND_COUNT * o.n_chunks + 1,
-                      sizeof(*o.places));
+    o.places = calloc(o.n_stages * PLACES * o.n_chunks + 1, sizeof(*o.places));
     assert(o.places != NULL);
     broken = note_places(&o);
     for (uint32_t s = 0; s < o.n_stages && broken == NULL; s++) {

@@ -14,7 +14,7 @@
 #include "../lib/plan_builder.h"
 #include "../lib/schedule_oracle.h"
 
-#define GROUPS_MAX       4
+#define GROUPS_MAX       5
 #define GROUP_CHUNKS_MAX 4
 
 /* The next list of up to GROUPS_MAX groups with 1 to GROUP_CHUNKS_MAX chunks
@@ -40,9 +40,9 @@ static const char *describe(const cf_chunk_plan *plan,
 {
     static char text[4096];
 
-    snprintf(text, sizeof(text), "%u groups, %zu chunks, K = %u\n",
-             plan->n_groups, plan->n_chunks,
-             schedule->params.retained_chunks_max);
+    snprintf(text, sizeof(text), "%s, %u groups, %zu chunks, K = %u\n",
+             cf_schedule_kind_str(schedule->params.kind), plan->n_groups,
+             plan->n_chunks, schedule->params.retained_chunks_max);
     cf_schedule_format(schedule, text + strlen(text),
                        sizeof(text) - strlen(text));
     return text;
@@ -60,6 +60,31 @@ static void assert_legal(const cf_chunk_plan *plan, const cf_schedule *schedule)
                   where.stage, where.op, describe(plan, schedule));
 }
 
+/* Whether the kind can run these groups. */
+static bool fits(const cf_chunk_plan *plan, int kind)
+{
+    return kind == CF_SCHEDULE_STATE_AWARE || kind == CF_SCHEDULE_PAPER ||
+           plan->n_groups == plan->n_chunks;
+}
+
+static void check_small(const cf_chunk_plan *plan, cf_schedule_params params,
+                        size_t *n_schedules)
+{
+    cf_schedule_need need;
+    cf_schedule schedule;
+
+    if (!fits(plan, (int)params.kind)) {
+        ck_assert_int_eq(cf_schedule_bound(plan, &params, &need), CF_INVALID);
+        return;
+    }
+    schedule = schedule_open_built(plan, params);
+    ck_assert_uint_eq(schedule.first_op[params.n_stages],
+                      schedule.ops_capacity);
+    assert_legal(plan, &schedule);
+    schedule_close(&schedule);
+    (*n_schedules)++;
+}
+
 START_TEST(every_small_schedule_is_legal)
 {
     uint32_t groups[GROUPS_MAX] = {0};
@@ -69,20 +94,19 @@ START_TEST(every_small_schedule_is_legal)
     do {
         cf_chunk_plan plan = plan_open(groups, n_groups, 8);
 
-        for (uint32_t k = 1; k <= GROUP_CHUNKS_MAX; k++) {
-            for (uint32_t p = 1; p <= 5; p++) {
-                cf_schedule_params params = {p, k};
-                cf_schedule schedule = schedule_open_built(&plan, params);
-
-                ck_assert_uint_eq(schedule.first_op[p], schedule.ops_capacity);
-                assert_legal(&plan, &schedule);
-                schedule_close(&schedule);
-                n_schedules++;
+        for (int kind = 0; kind < CF_SCHEDULE_KIND_COUNT; kind++) {
+            for (uint32_t k = 1; k <= GROUP_CHUNKS_MAX; k++) {
+                for (uint32_t p = 1; p <= 5; p++)
+                    check_small(
+                        &plan,
+                        (cf_schedule_params){p, k, (cf_schedule_kind)kind},
+                        &n_schedules);
             }
         }
         plan_close(&plan);
     } while (next_groups(groups, &n_groups));
-    ck_assert_uint_eq(n_schedules, (1 + 4 + 16 + 64 + 256) * 4 * 5);
+    ck_assert_uint_eq(n_schedules,
+                      (2 * (1 + 4 + 16 + 64 + 256 + 1024) + 2 * 6) * 4 * 5);
 }
 END_TEST
 
@@ -97,7 +121,7 @@ START_TEST(every_stage_recomputes_as_often_as_k_demands)
 
         for (uint32_t k = 1; k <= GROUP_CHUNKS_MAX; k++) {
             cf_schedule schedule =
-                schedule_open_built(&plan, (cf_schedule_params){3, k});
+                schedule_open_built(&plan, state_aware(3, k));
             size_t expected = 0;
             size_t n_recomputes[3] = {0};
 
@@ -133,14 +157,28 @@ static cf_chunk_plan open_random(uint64_t *random, uint32_t n_groups_max,
     return plan;
 }
 
+/* Up to these, of any kind that can run the plan. */
+static cf_schedule_params random_params(uint64_t *random,
+                                        const cf_chunk_plan *plan,
+                                        uint32_t n_stages_max, uint32_t k_max)
+{
+    cf_schedule_params params = state_aware(
+        1 + test_random(random, n_stages_max), 1 + test_random(random, k_max));
+
+    do {
+        params.kind =
+            (cf_schedule_kind)test_random(random, CF_SCHEDULE_KIND_COUNT);
+    } while (!fits(plan, (int)params.kind));
+    return params;
+}
+
 START_TEST(random_large_schedules_are_legal)
 {
     uint64_t random = test_seed("random_large_schedules_are_legal");
 
     for (int run = 0; run < 60; run++) {
         cf_chunk_plan plan = open_random(&random, 100, 40);
-        cf_schedule_params params = {1 + test_random(&random, 12),
-                                     1 + test_random(&random, 20)};
+        cf_schedule_params params = random_params(&random, &plan, 12, 20);
         cf_schedule schedule = schedule_open_built(&plan, params);
 
         assert_legal(&plan, &schedule);
@@ -156,8 +194,7 @@ START_TEST(equal_inputs_give_equal_lists)
 
     for (int run = 0; run < 50; run++) {
         cf_chunk_plan plan = open_random(&random, 40, 20);
-        cf_schedule_params params = {1 + test_random(&random, 5),
-                                     1 + test_random(&random, 6)};
+        cf_schedule_params params = random_params(&random, &plan, 5, 6);
         cf_schedule a = schedule_open_built(&plan, params);
         cf_schedule b = schedule_open_built(&plan, params);
 
@@ -322,6 +359,20 @@ static void swap_and_move(const cf_chunk_plan *plan, cf_schedule *schedule,
     }
 }
 
+static void damage(const cf_chunk_plan *plan, cf_schedule_params params,
+                   struct score *score)
+{
+    cf_schedule schedule = schedule_open_built(plan, params);
+
+    for (size_t i = 0; i < schedule.first_op[params.n_stages]; i++) {
+        drop_and_duplicate(plan, &schedule, i, score);
+        change_kind_and_chunk(plan, &schedule, i, score);
+        swap_and_move(plan, &schedule, i, score);
+    }
+    assert_legal(plan, &schedule); /* all was put back */
+    schedule_close(&schedule);
+}
+
 START_TEST(all_damage_to_small_schedules_is_seen)
 {
     uint32_t groups[GROUPS_MAX] = {0};
@@ -331,18 +382,14 @@ START_TEST(all_damage_to_small_schedules_is_seen)
     while (next_groups(groups, &n_groups)) {
         cf_chunk_plan plan = plan_open(groups, n_groups, 8);
 
-        for (uint32_t k = 1; k <= 2 && plan.n_chunks <= 4; k++) {
-            for (uint32_t p = 1; p <= 3; p++) {
-                cf_schedule schedule =
-                    schedule_open_built(&plan, (cf_schedule_params){p, k});
-
-                for (size_t i = 0; i < schedule.first_op[p]; i++) {
-                    drop_and_duplicate(&plan, &schedule, i, &score);
-                    change_kind_and_chunk(&plan, &schedule, i, &score);
-                    swap_and_move(&plan, &schedule, i, &score);
-                }
-                assert_legal(&plan, &schedule); /* all was put back */
-                schedule_close(&schedule);
+        for (int kind = 0; kind < CF_SCHEDULE_KIND_COUNT; kind++) {
+            if (plan.n_chunks > 4 || !fits(&plan, kind))
+                continue;
+            for (uint32_t k = 1; k <= 2; k++) {
+                for (uint32_t p = 1; p <= 3; p++)
+                    damage(&plan,
+                           (cf_schedule_params){p, k, (cf_schedule_kind)kind},
+                           &score);
             }
         }
         plan_close(&plan);
@@ -365,8 +412,7 @@ START_TEST(random_walks_away_from_legal_schedules_are_judged_alike)
 
     for (int run = 0; run < 800; run++) {
         cf_chunk_plan plan = open_random(&random, 5, 4);
-        cf_schedule_params params = {1 + test_random(&random, 4),
-                                     1 + test_random(&random, 4)};
+        cf_schedule_params params = random_params(&random, &plan, 4, 4);
         cf_schedule schedule = schedule_open_built(&plan, params);
         size_t n_ops = schedule.first_op[params.n_stages];
 
@@ -403,8 +449,7 @@ START_TEST(an_op_on_the_wrong_stage_is_seen)
     struct score score = {0};
 
     for (uint32_t p = 2; p <= 4; p++) {
-        cf_schedule schedule =
-            schedule_open_built(&plan, (cf_schedule_params){p, 2});
+        cf_schedule schedule = schedule_open_built(&plan, state_aware(p, 2));
 
         for (uint32_t s = 0; s + 1 < p; s++) {
             size_t last = schedule.first_op[s + 1] - 1;
@@ -445,7 +490,7 @@ START_TEST(a_hundred_thousand_sequences_are_scheduled_and_checked)
             test_random(&random, 10) > 0 ? 1 : 2 + test_random(&random, 8);
     plan = plan_open(groups, n_groups, 8);
     for (uint32_t p = 1; p <= 8; p++) {
-        cf_schedule_params params = {p, 2};
+        cf_schedule_params params = state_aware(p, 2);
         cf_schedule schedule = schedule_open_built(&plan, params);
         double start_ms = now_ms();
         double built_ms;
@@ -476,9 +521,9 @@ START_TEST(one_huge_group_and_many_stages_take_linear_time)
         size_t n_groups;
         cf_schedule_params params;
     } cases[] = {
-        {huge, 1, {2, 1}},
-        {huge, 1, {2, 150000}},
-        {small, 6, {20000, 2}},
+        {huge, 1, {2, 1, CF_SCHEDULE_STATE_AWARE}},
+        {huge, 1, {2, 150000, CF_SCHEDULE_STATE_AWARE}},
+        {small, 6, {20000, 2, CF_SCHEDULE_STATE_AWARE}},
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

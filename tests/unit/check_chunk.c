@@ -336,6 +336,59 @@ START_TEST(check_sees_through_a_consistent_fraud)
 }
 END_TEST
 
+START_TEST(whole_sequences_stand_alone_in_batch_order)
+{
+    static const uint32_t len_tok[] = {4, UINT32_MAX, 1, 1};
+    static const char *const wanted[] = {"", "[0]", "[0] [1]", "[0] [1] [2]",
+                                         "[0] [1] [2] [3]"};
+    cf_chunk_bound bound;
+    cf_chunk_plan plan;
+    char text[128];
+
+    for (size_t n = 0; n <= 4; n++) {
+        ck_assert_int_eq(cf_chunk_plan_bound_whole(n, &bound), CF_OK);
+        ck_assert_uint_eq(bound.n_chunks, n);
+        ck_assert_uint_eq(bound.n_pieces, n);
+        plan = plan_open(bound);
+        ck_assert_int_eq(cf_chunk_plan_build_whole(len_tok, n, &plan), CF_OK);
+        plan_format(&plan, text, sizeof(text));
+        ck_assert_str_eq(text, wanted[n]);
+        ck_assert_int_eq(cf_chunk_plan_check(&plan, len_tok, n), CF_OK);
+        ck_assert_uint_eq(plan.n_groups, n);
+        for (size_t c = 0; c < n; c++) {
+            ck_assert_uint_eq(plan.chunks[c].n_tok, len_tok[c]);
+            ck_assert_uint_eq(plan.chunks[c].group, c);
+        }
+        plan_close(&plan);
+    }
+}
+END_TEST
+
+START_TEST(a_refused_whole_build_writes_nothing)
+{
+    static const uint32_t zero[] = {4, 0};
+    static const uint32_t good[] = {4, 2};
+    cf_chunk_bound bound;
+    cf_chunk_plan plan;
+
+    ck_assert_int_eq(cf_chunk_plan_bound_whole((size_t)1 << 40, &bound),
+                     CF_OVERFLOW);
+    ck_assert_int_eq(cf_chunk_plan_bound_whole(2, &bound), CF_OK);
+    plan = plan_open(bound);
+    plan.n_chunks = 7;
+    ck_assert_int_eq(cf_chunk_plan_build_whole(zero, 2, &plan), CF_INVALID);
+    plan.capacity.n_pieces = 1;
+    ck_assert_int_eq(cf_chunk_plan_build_whole(good, 2, &plan), CF_NO_SPACE);
+    plan.capacity.n_pieces = 2;
+    plan.capacity.n_chunks = 1;
+    ck_assert_int_eq(cf_chunk_plan_build_whole(good, 2, &plan), CF_NO_SPACE);
+    ck_assert_uint_eq(plan.n_chunks, 7);
+    ck_assert_uint_eq(plan.chunks[0].n_tok, 0);
+    ck_assert_uint_eq(plan.pieces[0].n_tok, 0);
+    plan_close(&plan);
+}
+END_TEST
+
 START_TEST(every_status_has_a_text_of_its_own)
 {
     for (int a = 0; a <= CF_STATUS_COUNT; a++) {
@@ -364,6 +417,8 @@ int main(void)
     tcase_add_loop_test(build, a_refused_build_writes_nothing, 0,
                         sizeof refusals / sizeof refusals[0]);
     tcase_add_test(build, an_empty_plan_needs_no_arrays);
+    tcase_add_test(build, whole_sequences_stand_alone_in_batch_order);
+    tcase_add_test(build, a_refused_whole_build_writes_nothing);
     tcase_add_test(check, check_names_bad_arguments);
     tcase_add_loop_test(check, check_sees_through_a_consistent_fraud, 0,
                         sizeof frauds / sizeof frauds[0]);

@@ -86,7 +86,7 @@ static void open_fixture(void)
     static const uint32_t groups[] = {1, 3, 1};
 
     plan = plan_open(groups, 3, 8);
-    schedule = schedule_open_built(&plan, (cf_schedule_params){3, 1});
+    schedule = schedule_open_built(&plan, state_aware(3, 1));
     recorder = (struct recorder){.plan = &plan, .fail_at = CALLS_MAX};
 }
 
@@ -194,7 +194,7 @@ END_TEST
 START_TEST(one_stage_needs_no_message_callbacks)
 {
     cf_engine_ops compute = {.forward = forward, .backward = backward};
-    cf_schedule single = schedule_open_built(&plan, (cf_schedule_params){1, 2});
+    cf_schedule single = schedule_open_built(&plan, state_aware(1, 2));
     cf_op_ref where;
 
     ck_assert_int_eq(cf_execute(&plan, &single, 0, &compute, &recorder, &where),
@@ -234,8 +234,7 @@ START_TEST(an_empty_list_calls_nothing)
 {
     static const cf_engine_ops none;
     cf_chunk_plan empty = {0};
-    cf_schedule nothing =
-        schedule_open_built(&empty, (cf_schedule_params){2, 1});
+    cf_schedule nothing = schedule_open_built(&empty, state_aware(2, 1));
     cf_op_ref where = {9, 9, "unwritten"};
 
     ck_assert_int_eq(cf_execute(&empty, &nothing, 1, &none, NULL, &where),

@@ -54,7 +54,7 @@ static size_t parse_ops(const char *text, cf_op *ops)
 static cf_schedule open_text(const cf_chunk_plan *plan, uint32_t k,
                              const char *const *stages)
 {
-    cf_schedule_params params = {0, k};
+    cf_schedule_params params = state_aware(0, k);
     cf_op ops[STAGES_MAX][TEXT_OPS_MAX];
     size_t n_ops[STAGES_MAX];
     size_t n_all = 0;
@@ -99,8 +99,7 @@ START_TEST(one_stage_runs_algorithm_2_on_each_group)
 {
     const struct order *order = &orders[_i];
     cf_chunk_plan plan = open_groups(order->groups);
-    cf_schedule schedule =
-        schedule_open_built(&plan, (cf_schedule_params){1, order->k});
+    cf_schedule schedule = schedule_open_built(&plan, state_aware(1, order->k));
     char text[256];
 
     cf_schedule_format(&schedule, text, sizeof(text));
@@ -145,8 +144,8 @@ START_TEST(schedules_are_those_of_the_golden_files)
 {
     const struct golden *golden = &goldens[_i];
     cf_chunk_plan plan = open_groups(golden->groups);
-    cf_schedule schedule = schedule_open_built(
-        &plan, (cf_schedule_params){golden->n_stages, golden->k});
+    cf_schedule schedule =
+        schedule_open_built(&plan, state_aware(golden->n_stages, golden->k));
     char text[FORMAT_SIZE_MAX];
     char expected[FORMAT_SIZE_MAX];
 
@@ -171,7 +170,7 @@ START_TEST(equal_groups_give_1f1b)
     for (size_t g = 0; g < 6; g++)
         groups[g] = n_in_group;
     plan = open_groups(groups);
-    schedule = schedule_open_built(&plan, (cf_schedule_params){p, n_in_group});
+    schedule = schedule_open_built(&plan, state_aware(p, n_in_group));
     for (uint32_t s = 0; s < p; s++) {
         uint32_t warm_up = p - 2 - s + n_in_group;
         uint32_t n_forwards = 0;
@@ -201,22 +200,42 @@ START_TEST(equal_groups_give_1f1b)
 }
 END_TEST
 
-START_TEST(messages_surround_compute_and_a_recompute_has_none)
-{
-    static const uint32_t groups[] = {1, 2, 0};
-    static const char *const expected[] = {
-        "K0 >0 F1 >1 K2 >2 }0 B0 }2 B2 R1 }1 B1",
-        "<0 K0 >0 <1 F1 >1 }0 B0 {0 <2 K2 >2 }2 B2 {2 R1 }1 B1 {1",
-        "<0 K0 B0 {0 <1 F1 <2 K2 B2 {2 R1 B1 {1",
-    };
-    cf_chunk_plan plan = open_groups(groups);
-    cf_schedule schedule =
-        schedule_open_built(&plan, (cf_schedule_params){3, 1});
+static const struct lowered {
+    cf_schedule_params params;
+    uint32_t groups[4];
+    const char *stages[STAGES_MAX];
+} lowereds[] = {
+    {{3, 1, CF_SCHEDULE_STATE_AWARE},
+     {1, 2},
+     {"K0 >0 F1 >1 K2 >2 }0 B0 }2 B2 R1 }1 B1",
+      "<0 K0 >0 <1 F1 >1 }0 B0 {0 <2 K2 >2 }2 B2 {2 R1 }1 B1 {1",
+      "<0 K0 B0 {0 <1 F1 <2 K2 B2 {2 R1 B1 {1"}},
+    {{3, 1, CF_SCHEDULE_PAPER},
+     {1, 2},
+     {"K0 >0 F1 >1 K2 >2 }0 B0 R1 >1 }2 B2 }1 B1",
+      "<0 K0 >0 <1 F1 >1 }0 B0 {0 <2 K2 >2 <1 R1 >1 }2 B2 {2 }1 B1 {1",
+      "<0 K0 B0 {0 <1 F1 <2 K2 B2 {2 <1 R1 B1 {1"}},
+    {{1, 1, CF_SCHEDULE_PAPER}, {3}, {"F0 F1 K2 B2 R1 B1 R0 B0"}},
+    {{2, 7, CF_SCHEDULE_1F1B},
+     {1, 1, 1},
+     {"K0 >0 K1 >1 }0 B0 K2 >2 }1 B1 }2 B2",
+      "<0 K0 B0 {0 <1 K1 B1 {1 <2 K2 B2 {2"}},
+    {{2, 7, CF_SCHEDULE_1F1B_RECOMPUTE},
+     {1, 1, 1},
+     {"F0 >0 F1 >1 }0 R0 B0 F2 >2 }1 R1 B1 }2 R2 B2",
+      "<0 F0 R0 B0 {0 <1 F1 R1 B1 {1 <2 F2 R2 B2 {2"}},
+};
 
-    for (uint32_t s = 0; s < 3; s++) {
+START_TEST(messages_surround_compute_as_the_kind_has_it)
+{
+    const struct lowered *lowered = &lowereds[_i];
+    cf_chunk_plan plan = open_groups(lowered->groups);
+    cf_schedule schedule = schedule_open_built(&plan, lowered->params);
+
+    for (uint32_t s = 0; s < lowered->params.n_stages; s++) {
         size_t first = schedule.first_op[s];
         cf_op ops[TEXT_OPS_MAX];
-        size_t n_ops = parse_ops(expected[s], ops);
+        size_t n_ops = parse_ops(lowered->stages[s], ops);
 
         ck_assert_uint_eq(schedule.first_op[s + 1] - first, n_ops);
         for (size_t i = 0; i < n_ops; i++) {
@@ -235,8 +254,7 @@ START_TEST(an_empty_plan_gives_an_empty_schedule)
     cf_op_ref where;
 
     for (uint32_t p = 1; p <= 3; p++) {
-        cf_schedule schedule =
-            schedule_open_built(&plan, (cf_schedule_params){p, 1});
+        cf_schedule schedule = schedule_open_built(&plan, state_aware(p, 1));
 
         for (uint32_t s = 0; s <= p; s++)
             ck_assert_uint_eq(schedule.first_op[s], 0);
@@ -254,13 +272,19 @@ START_TEST(the_bound_counts_ops_exactly)
 
     /* 7 chunks, with K = 1 three and one of them dropped. */
     ck_assert_int_eq(
-        cf_schedule_bound(&plan, &(cf_schedule_params){1, 1}, &need), CF_OK);
+        cf_schedule_bound(
+            &plan, &(cf_schedule_params){1, 1, CF_SCHEDULE_STATE_AWARE}, &need),
+        CF_OK);
     ck_assert_uint_eq(need.n_ops, 2 * 7 + 4);
     ck_assert_int_eq(
-        cf_schedule_bound(&plan, &(cf_schedule_params){3, 1}, &need), CF_OK);
+        cf_schedule_bound(
+            &plan, &(cf_schedule_params){3, 1, CF_SCHEDULE_STATE_AWARE}, &need),
+        CF_OK);
     ck_assert_uint_eq(need.n_ops, 3 * (2 * 7 + 4) + 2 * 4 * 7);
     ck_assert_int_eq(
-        cf_schedule_bound(&plan, &(cf_schedule_params){3, 9}, &need), CF_OK);
+        cf_schedule_bound(
+            &plan, &(cf_schedule_params){3, 9, CF_SCHEDULE_STATE_AWARE}, &need),
+        CF_OK);
     ck_assert_uint_eq(need.n_ops, 3 * (2 * 7) + 2 * 4 * 7);
     plan_close(&plan);
 }
@@ -268,11 +292,14 @@ END_TEST
 
 START_TEST(zero_stages_or_zero_retained_chunks_are_invalid)
 {
-    static const cf_schedule_params bad[] = {{0, 1}, {1, 0}, {0, 0}};
+    static const cf_schedule_params bad[] = {
+        {0, 1, CF_SCHEDULE_STATE_AWARE}, {1, 0, CF_SCHEDULE_STATE_AWARE},
+        {0, 0, CF_SCHEDULE_STATE_AWARE}, {1, 1, CF_SCHEDULE_KIND_COUNT},
+        {1, 1, (cf_schedule_kind)-1},
+    };
     static const uint32_t groups[] = {2, 0};
     cf_chunk_plan plan = open_groups(groups);
-    cf_schedule schedule =
-        schedule_open_built(&plan, (cf_schedule_params){1, 1});
+    cf_schedule schedule = schedule_open_built(&plan, state_aware(1, 1));
     cf_schedule_need need = {77, 77};
     cf_op_ref where;
 
@@ -316,11 +343,27 @@ START_TEST(a_plan_with_groups_out_of_order_is_invalid)
         plan.chunks[bad[i].chunk].group = bad[i].group;
         plan.chunks[bad[i].chunk].in_group = bad[i].in_group;
         plan.n_groups = bad[i].n_groups;
-        ck_assert_msg(cf_schedule_bound(&plan, &(cf_schedule_params){1, 1},
-                                        &need) == CF_INVALID,
+        ck_assert_msg(cf_schedule_bound(
+                          &plan,
+                          &(cf_schedule_params){1, 1, CF_SCHEDULE_STATE_AWARE},
+                          &need) == CF_INVALID,
                       "bad plan %zu", i);
         plan_close(&plan);
     }
+}
+END_TEST
+
+START_TEST(groups_of_several_chunks_are_no_1f1b)
+{
+    static const uint32_t groups[] = {1, 2, 0};
+    cf_chunk_plan plan = open_groups(groups);
+    cf_schedule_params params = {2, 2, CF_SCHEDULE_1F1B};
+    cf_schedule_need need;
+
+    ck_assert_int_eq(cf_schedule_bound(&plan, &params, &need), CF_INVALID);
+    params.kind = CF_SCHEDULE_1F1B_RECOMPUTE;
+    ck_assert_int_eq(cf_schedule_bound(&plan, &params, &need), CF_INVALID);
+    plan_close(&plan);
 }
 END_TEST
 
@@ -329,7 +372,7 @@ START_TEST(a_schedule_that_no_memory_can_hold_overflows)
     /* Sizes are looked at before chunks, so these need none. */
     static const cf_chunk_plan large = {.n_chunks = UINT32_MAX, .n_groups = 1};
     static const cf_chunk_plan wide = {.n_chunks = SIZE_MAX, .n_groups = 1};
-    cf_schedule_params params = {UINT32_MAX, 1};
+    cf_schedule_params params = state_aware(UINT32_MAX, 1);
     cf_schedule_need need;
 
     ck_assert_int_eq(cf_schedule_bound(&large, &params, &need), CF_OVERFLOW);
@@ -341,7 +384,7 @@ START_TEST(too_little_space_writes_nothing)
 {
     static const uint32_t groups[] = {1, 3, 0};
     cf_chunk_plan plan = open_groups(groups);
-    cf_schedule_params params = {2, 2};
+    cf_schedule_params params = state_aware(2, 2);
     cf_schedule built = schedule_open_built(&plan, params);
     cf_schedule_need need;
     cf_schedule schedule;
@@ -349,7 +392,7 @@ START_TEST(too_little_space_writes_nothing)
 
     ck_assert_int_eq(cf_schedule_bound(&plan, &params, &need), CF_OK);
     schedule = schedule_open(&plan, params, need.n_ops - 1);
-    schedule.params = (cf_schedule_params){7, 7};
+    schedule.params = state_aware(7, 7);
     schedule.first_op[0] = 7;
     memset(schedule.ops, 0x55, (need.n_ops - 1) * sizeof(cf_op));
     ck_assert_int_eq(cf_schedule_build(&plan, &params, &schedule), CF_NO_SPACE);
@@ -484,12 +527,70 @@ START_TEST(the_checker_names_the_op_and_the_rule)
 }
 END_TEST
 
+/* clang-format off */
+/* A recompute that travels, of chunk 0 of a group of two on two stages. */
+static const struct travel {
+    const char *name;
+    const char *stages[STAGES_MAX];
+    cf_status status;
+    uint32_t stage;
+    size_t op;
+    const char *rule; /* part of the text */
+} travels[] = {
+    {"as built",
+     {"F0 >0 K1 >1 R0 >0 }1 B1 }0 B0", "<0 F0 <1 K1 B1 {1 <0 R0 B0 {0"},
+     CF_OK, 0, 0, NULL},
+    {"received early",
+     {"F0 >0 K1 >1 R0 >0 }1 B1 }0 B0", "<0 F0 <1 K1 <0 B1 {1 R0 B0 {0"},
+     CF_OK, 0, 0, NULL},
+    {"not received again",
+     {"F0 >0 K1 >1 R0 >0 }1 B1 }0 B0", "<0 F0 <1 K1 B1 {1 R0 B0 {0"},
+     CF_MALFORMED, 1, 6, "needs the activations of the previous stage"},
+    {"not sent again",
+     {"F0 >0 K1 >1 R0 }1 B1 }0 B0", "<0 F0 <1 K1 B1 {1 <0 R0 B0 {0"},
+     CF_MALFORMED, 0, 9, "before every message was sent"},
+    {"forward sent behind the recompute",
+     {"F0 K1 >1 R0 >0 >0 }1 B1 }0 B0", "<0 F0 <1 K1 B1 {1 <0 R0 B0 {0"},
+     CF_MALFORMED, 0, 3, "comes behind the send of its forward"},
+    {"sent three times",
+     {"F0 >0 K1 >1 R0 >0 >0 }1 B1 }0 B0", "<0 F0 <1 K1 B1 {1 <0 R0 B0 {0"},
+     CF_MALFORMED, 0, 6, "sent or received already"},
+    {"dropped on the first stage only",
+     {"F0 >0 K1 >1 R0 >0 }1 B1 }0 B0", "<0 K0 <1 K1 B1 {1 B0 {0"},
+     CF_MALFORMED, 1, 8, "before every message was received"},
+    {"dropped on the last stage only",
+     {"K0 >0 K1 >1 }1 B1 }0 B0", "<0 F0 <1 K1 B1 {1 <0 R0 B0 {0"},
+     CF_DEADLOCK, 0, 6, "wait for each other"},
+};
+/* clang-format on */
+
+START_TEST(the_checker_knows_a_recompute_that_travels)
+{
+    static const uint32_t groups[] = {2, 0};
+    const struct travel *travel = &travels[_i];
+    cf_chunk_plan plan = open_groups(groups);
+    cf_schedule schedule = open_text(&plan, 2, travel->stages);
+    cf_op_ref where;
+    cf_status status;
+
+    schedule.params.kind = CF_SCHEDULE_PAPER;
+    status = cf_schedule_check(&plan, &schedule, &where);
+    ck_assert_msg(status == travel->status, "%s: status %d, %u:%zu",
+                  travel->name, (int)status, where.stage, where.op);
+    ck_assert_msg(where.stage == travel->stage && where.op == travel->op,
+                  "%s: stage %u, op %zu", travel->name, where.stage, where.op);
+    if (travel->rule != NULL)
+        ck_assert_ptr_nonnull(strstr(where.rule, travel->rule));
+    schedule_close(&schedule);
+    plan_close(&plan);
+}
+END_TEST
+
 START_TEST(the_checker_survives_unsound_ranges_and_names)
 {
     static const uint32_t groups[] = {1, 0};
     cf_chunk_plan plan = open_groups(groups);
-    cf_schedule schedule =
-        schedule_open_built(&plan, (cf_schedule_params){2, 1});
+    cf_schedule schedule = schedule_open_built(&plan, state_aware(2, 1));
     cf_op_ref where;
 
     schedule.first_op[0] = 1;
@@ -518,6 +619,18 @@ START_TEST(the_checker_survives_unsound_ranges_and_names)
 END_TEST
 
 /* ---- format ---- */
+
+START_TEST(kinds_have_names)
+{
+    ck_assert_str_eq(cf_schedule_kind_str(CF_SCHEDULE_STATE_AWARE),
+                     "state-aware");
+    ck_assert_str_eq(cf_schedule_kind_str(CF_SCHEDULE_PAPER), "paper");
+    ck_assert_str_eq(cf_schedule_kind_str(CF_SCHEDULE_1F1B), "1f1b");
+    ck_assert_str_eq(cf_schedule_kind_str(CF_SCHEDULE_1F1B_RECOMPUTE),
+                     "1f1b-recompute");
+    ck_assert_str_eq(cf_schedule_kind_str(CF_SCHEDULE_KIND_COUNT), "unknown");
+}
+END_TEST
 
 START_TEST(an_op_prints_as_stage_letter_chunk)
 {
@@ -552,8 +665,7 @@ START_TEST(format_follows_the_rules_of_snprintf_at_every_size)
 {
     static const uint32_t groups[] = {1, 3, 0};
     cf_chunk_plan plan = open_groups(groups);
-    cf_schedule schedule =
-        schedule_open_built(&plan, (cf_schedule_params){2, 2});
+    cf_schedule schedule = schedule_open_built(&plan, state_aware(2, 2));
     size_t len = cf_schedule_format(&schedule, NULL, 0);
     char whole[256];
     char op[4];
@@ -654,7 +766,7 @@ START_TEST(the_toy_of_the_paper_takes_its_time_on_four_stages)
 
     for (size_t c = 0; c < plan.n_chunks; c++)
         plan.chunks[c].n_tok = toy->n_tok[c];
-    schedule = schedule_open_built(&plan, (cf_schedule_params){4, toy->k});
+    schedule = schedule_open_built(&plan, state_aware(4, toy->k));
     ck_assert_msg(makespan(&plan, &schedule) == toy->makespan, "%s: %u",
                   toy->name, makespan(&plan, &schedule));
     schedule_close(&schedule);
@@ -675,7 +787,9 @@ static Suite *schedule_suite(void)
     tcase_add_loop_test(build, schedules_are_those_of_the_golden_files, 0,
                         (int)N_OF(goldens));
     tcase_add_loop_test(build, equal_groups_give_1f1b, 1, 5);
-    tcase_add_test(build, messages_surround_compute_and_a_recompute_has_none);
+    tcase_add_loop_test(build, messages_surround_compute_as_the_kind_has_it, 0,
+                        (int)N_OF(lowereds));
+    tcase_add_test(build, groups_of_several_chunks_are_no_1f1b);
     tcase_add_test(build, an_empty_plan_gives_an_empty_schedule);
     tcase_add_test(build, the_bound_counts_ops_exactly);
     tcase_add_test(build, zero_stages_or_zero_retained_chunks_are_invalid);
@@ -689,9 +803,12 @@ static Suite *schedule_suite(void)
 
     tcase_add_loop_test(check, the_checker_names_the_op_and_the_rule, 0,
                         (int)N_OF(verdicts));
+    tcase_add_loop_test(check, the_checker_knows_a_recompute_that_travels, 0,
+                        (int)N_OF(travels));
     tcase_add_test(check, the_checker_survives_unsound_ranges_and_names);
     suite_add_tcase(suite, check);
 
+    tcase_add_test(format, kinds_have_names);
     tcase_add_test(format, an_op_prints_as_stage_letter_chunk);
     tcase_add_test(format, format_follows_the_rules_of_snprintf_at_every_size);
     suite_add_tcase(suite, format);
