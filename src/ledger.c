@@ -9,6 +9,8 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static void count(cf_ledger_count *place, uint32_t n_tok)
 {
@@ -80,4 +82,32 @@ static cf_status fill(FILE *file, const void *content)
 cf_status cf_ledger_write(const cf_ledger *ledger, const char *path)
 {
     return cf_file_write(path, fill, ledger);
+}
+
+static bool file_holds(const char *path, const char *text, size_t n)
+{
+    FILE *file = fopen(path, "re");
+    char *found = file != NULL ? malloc(n + 1) : NULL;
+    bool same = found != NULL && fread(found, 1, n + 1, file) == n &&
+                memcmp(found, text, n) == 0;
+
+    free(found);
+    if (file != NULL)
+        fclose(file);
+    return same;
+}
+
+bool cf_ledger_is_written(const cf_ledger *ledger, const char *path)
+{
+    char *text = NULL;
+    size_t n;
+    FILE *file = open_memstream(&text, &n);
+    bool same = false;
+
+    if (file != NULL && fill(file, ledger) == CF_OK && fflush(file) == 0)
+        same = file_holds(path, text, n);
+    if (file != NULL)
+        fclose(file);
+    free(text);
+    return same;
 }

@@ -9,6 +9,8 @@
 
 #include <chunkflow/base.h>
 
+#include <stdbool.h>
+
 typedef struct cf_ledger_count {
     uint64_t sequences;
     uint64_t tokens;
@@ -34,5 +36,8 @@ size_t cf_ledger_format(const cf_ledger *ledger, char *buf, size_t size);
  * logged: CF_IO. */
 CF_MUST_USE cf_status cf_ledger_write(const cf_ledger *ledger,
                                       const char *path);
+
+/* Whether the file at path is what cf_ledger_write would write. */
+bool cf_ledger_is_written(const cf_ledger *ledger, const char *path);
 
 #endif

@@ -10,6 +10,7 @@ int main(int argc, char **argv)
         [CF_COMMAND_TRAIN] = cf_command_train,
         [CF_COMMAND_EVAL] = cf_command_eval,
         [CF_COMMAND_VERIFY] = cf_command_verify,
+        [CF_COMMAND_EXPORT] = cf_command_export,
     };
     cf_options options;
     cf_options_outcome outcome;

@@ -30,6 +30,11 @@ typedef struct cf_metrics_params {
     bool quiet; /* no progress on standard error */
 } cf_metrics_params;
 
+/* Cut a metrics.jsonl off behind the lines of a step, a torn line included, so
+ * that a resumed run goes on without a gap or a double line.  No file is fine.
+ * Errors, logged: CF_IO. */
+CF_MUST_USE cf_status cf_metrics_cut(const char *path, uint64_t step);
+
 /* Errors, logged: CF_IO. */
 CF_MUST_USE cf_status cf_metrics_open(const cf_metrics_params *params,
                                       cf_metrics **metrics_p);

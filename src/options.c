@@ -202,6 +202,11 @@ cf_status cf_options_open(int argc, char **argv, cf_options *options_p,
         status = cf_options_read_file(line.config, &draft);
     if (status == CF_OK && outcome == CF_OPTIONS_RUN)
         status = check_required(&options);
+    if (status == CF_OK && options.resume && options.overwrite) {
+        cf_log_error("--resume and --overwrite: the one keeps what the other "
+                     "removes; choose one");
+        status = CF_INVALID;
+    }
     cf_options_close(&draft.overridden);
     if (status != CF_OK) {
         cf_options_close(&options);

@@ -18,7 +18,8 @@
 typedef enum cf_command {
     CF_COMMAND_TRAIN,
     CF_COMMAND_EVAL,
-    CF_COMMAND_VERIFY
+    CF_COMMAND_VERIFY,
+    CF_COMMAND_EXPORT
 } cf_command;
 
 typedef enum cf_lr_schedule {
@@ -57,6 +58,10 @@ typedef struct cf_options {
     size_t n_data;
     char *output;
     bool overwrite;
+    bool resume;
+    uint64_t save_every; /* steps; 0 = at the end only */
+    uint64_t save_s;     /* seconds; 0 = not by time */
+    uint32_t keep;
 
     uint32_t chunk_size_tok;
     uint32_t retained_chunks_max;
@@ -68,6 +73,7 @@ typedef struct cf_options {
 
     uint32_t global_batch;
     uint64_t steps; /* 0 = by epochs */
+    uint64_t step;  /* export; 0 = the newest */
     uint32_t epochs;
     uint32_t max_length_tok; /* 0 = none */
     uint64_t seed;
@@ -105,6 +111,17 @@ CF_MUST_USE cf_status cf_options_open(int argc, char **argv,
                                       cf_options *options_p,
                                       cf_options_outcome *outcome_p);
 void cf_options_close(cf_options *options);
+
+/* One of the options that decide the numbers of a run, which --resume therefore
+ * holds on to. */
+typedef struct cf_option_text {
+    const char *name;
+    char value[1024]; /* as a user would write it; "" when it is not set */
+} cf_option_text;
+
+/* Number index of them; false: there are no more. */
+bool cf_options_identity(const cf_options *options, size_t index,
+                         cf_option_text *text_p);
 
 /* The resolved configuration as YAML, which --config reads back to the same
  * options.  CF_IO when a write failed (not logged). */

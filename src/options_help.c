@@ -16,6 +16,8 @@ static const char *command_help(cf_command command)
         return "loss and perplexity, per length bucket, on the chunk path";
     case CF_COMMAND_VERIFY:
         return "prove chunked == unsplit on your own model and data";
+    case CF_COMMAND_EXPORT:
+        return "write a Hugging Face folder from a training state";
     }
     return "";
 }
@@ -25,7 +27,7 @@ void cf_help_print(FILE *file)
     (void)fputs("usage: chunkflow COMMAND [options]\n\n"
                 "Chunk-centric long-context fine-tuning.\n\n",
                 file);
-    for (unsigned command = CF_COMMAND_TRAIN; command <= CF_COMMAND_VERIFY;
+    for (unsigned command = CF_COMMAND_TRAIN; command <= CF_COMMAND_EXPORT;
          command++)
         (void)fprintf(file, "  %-8s %s\n", cf_command_name(command),
                       command_help(command));

@@ -13,8 +13,10 @@
 #define TRAIN  (1U << CF_COMMAND_TRAIN)
 #define EVAL   (1U << CF_COMMAND_EVAL)
 #define VERIFY (1U << CF_COMMAND_VERIFY)
+#define EXPORT (1U << CF_COMMAND_EXPORT)
 #define STEP   (TRAIN | VERIFY) /* commands that run an optimizer step's loss */
 #define ALL    (TRAIN | EVAL | VERIFY)
+#define EVERY  (ALL | EXPORT)
 
 /* Tokens, chunks and sequences are uint32_t, and sums of a few stay inside. */
 #define COUNT_MAX (1U << 30)
@@ -62,14 +64,26 @@ static const cf_choice export_dtypes[] = {
 
 /* clang-format off */
 const cf_option cf_option_table[] = {
-    {.name = "model", .metavar = "DIR", .commands = ALL, .required = ALL,
+    {.name = "model", .metavar = "DIR", .commands = EVERY, .required = ALL,
      FIELD(TEXT, model), .help = "Hugging Face folder to start from"},
     {.name = "data", .metavar = "FILE", .commands = ALL, .required = ALL,
      FIELD(TEXTS, data), .help = ".jsonl, or prefix of .bin/.idx; repeatable"},
-    {.name = "output", .metavar = "DIR", .commands = TRAIN, .required = TRAIN,
+    {.name = "output", .metavar = "DIR", .commands = TRAIN | EXPORT,
+     .required = TRAIN | EXPORT,
      FIELD(TEXT, output), .help = "run folder"},
-    {.name = "overwrite", .commands = TRAIN,
+    {.name = "overwrite", .commands = TRAIN, .once = true,
      FIELD(FLAG, overwrite), .help = "replace an earlier run in it"},
+    {.name = "resume", .commands = TRAIN, .once = true,
+     FIELD(FLAG, resume), .help = "go on from its newest state, if any"},
+    {.name = "save-every", .metavar = "N", .commands = TRAIN,
+     WHOLE(64, save_every, COUNT, 1, 1ULL << 48), .fallback = "at the end",
+     .help = "steps between training states"},
+    {.name = "save-minutes", .metavar = "M", .commands = TRAIN,
+     WHOLE(64, save_s, MINUTES, 1, 1ULL << 32), .fallback = "at the end",
+     .help = "minutes between them, or 90s, 2h"},
+    {.name = "keep", .metavar = "N", .commands = TRAIN,
+     WHOLE(32, keep, COUNT, 1, 1024), .initial = "2",
+     .help = "training states that stay"},
 
     {.name = "chunk-size", .metavar = "TOK", .commands = ALL,
      WHOLE(32, chunk_size_tok, TOKENS, 1, COUNT_MAX), .initial = "2048",
@@ -80,7 +94,7 @@ const cf_option cf_option_table[] = {
     {.name = "recompute", .metavar = "POLICY", .commands = STEP,
      FIELD(CHOICE, recompute), .choices = recomputes, .initial = "selective",
      .help = "inside one"},
-    {.name = "compute", .metavar = "TYPE", .commands = ALL,
+    {.name = "compute", .metavar = "TYPE", .commands = ALL, .identity = true,
      FIELD(CHOICE, compute), .choices = computes, .initial = "fp32",
      .help = "of GEMMs and activations"},
     {.name = "backend", .metavar = "NAME", .commands = ALL,
@@ -93,52 +107,55 @@ const cf_option cf_option_table[] = {
      WHOLE(64, memory_bytes, BYTES, 1, UINT64_MAX), .fallback = "RAM or cgroup",
      .help = "refuse a run that needs more"},
 
-    {.name = "global-batch", .metavar = "N", .commands = STEP,
+    {.name = "global-batch", .metavar = "N", .commands = STEP, .identity = true,
      WHOLE(32, global_batch, COUNT, 1, COUNT_MAX), .initial = "32",
      .help = "sequences per step"},
     {.name = "steps", .metavar = "N", .commands = TRAIN,
      WHOLE(64, steps, COUNT, 1, 1ULL << 48), .fallback = "by epochs",
      .help = "optimizer steps"},
+    {.name = "step", .metavar = "N", .commands = EXPORT,
+     WHOLE(64, step, COUNT, 1, 1ULL << 48), .fallback = "the newest",
+     .help = "of the training state to export"},
     {.name = "epochs", .metavar = "N", .commands = TRAIN,
      WHOLE(32, epochs, COUNT, 1, COUNT_MAX), .initial = "1",
      .help = "passes over the data, without --steps"},
-    {.name = "max-length", .metavar = "TOK", .commands = ALL,
+    {.name = "max-length", .metavar = "TOK", .commands = ALL, .identity = true,
      WHOLE(32, max_length_tok, TOKENS, 1, UINT32_MAX), .fallback = "none",
      .help = "skip, and count, longer sequences"},
-    {.name = "seed", .metavar = "N", .commands = STEP,
+    {.name = "seed", .metavar = "N", .commands = STEP, .identity = true,
      WHOLE(64, seed, COUNT, 0, UINT64_MAX), .initial = "0",
      .help = "of the order of the sequences"},
-    {.name = "no-shuffle", .commands = STEP,
+    {.name = "no-shuffle", .commands = STEP, .identity = true,
      FIELD(FLAG_OFF, shuffle), .help = "take the sequences in file order"},
 
-    {.name = "learning-rate", .metavar = "X", .commands = TRAIN,
+    {.name = "learning-rate", .metavar = "X", .commands = TRAIN, .identity = true,
      REAL(learning_rate, 0, 1000), .initial = "2e-5", .help = "the peak"},
-    {.name = "min-learning-rate", .metavar = "X", .commands = TRAIN,
+    {.name = "min-learning-rate", .metavar = "X", .commands = TRAIN, .identity = true,
      REAL(min_learning_rate, 0, 1000), .initial = "0",
      .help = "of the last step"},
-    {.name = "lr-schedule", .metavar = "NAME", .commands = TRAIN,
+    {.name = "lr-schedule", .metavar = "NAME", .commands = TRAIN, .identity = true,
      FIELD(CHOICE, lr_schedule), .choices = lr_schedules, .initial = "cosine",
      .help = "in between"},
-    {.name = "warmup-steps", .metavar = "N", .commands = TRAIN,
+    {.name = "warmup-steps", .metavar = "N", .commands = TRAIN, .identity = true,
      WHOLE(64, warmup_steps, COUNT, 0, 1ULL << 48), .initial = "0",
      .help = "steps of rising learning rate"},
-    {.name = "weight-decay", .metavar = "X", .commands = TRAIN,
+    {.name = "weight-decay", .metavar = "X", .commands = TRAIN, .identity = true,
      REAL(weight_decay, 0, 1000), .initial = "0",
      .help = "decoupled, on matrices only"},
-    {.name = "adam-beta1", .metavar = "X", .commands = TRAIN,
+    {.name = "adam-beta1", .metavar = "X", .commands = TRAIN, .identity = true,
      REAL(adam_beta1, 0, 1), .below_high = true, .initial = "0.9",
      .help = "decay of the first moment"},
-    {.name = "adam-beta2", .metavar = "X", .commands = TRAIN,
+    {.name = "adam-beta2", .metavar = "X", .commands = TRAIN, .identity = true,
      REAL(adam_beta2, 0, 1), .below_high = true, .initial = "0.999",
      .help = "decay of the second moment"},
-    {.name = "adam-eps", .metavar = "X", .commands = TRAIN,
+    {.name = "adam-eps", .metavar = "X", .commands = TRAIN, .identity = true,
      REAL(adam_eps, 0, 1), .above_low = true, .initial = "1e-8",
      .help = "added to the root of the second moment"},
-    {.name = "grad-clip", .metavar = "X", .commands = TRAIN,
+    {.name = "grad-clip", .metavar = "X", .commands = TRAIN, .identity = true,
      REAL(grad_clip, 0, 1e30), .initial = "1",
      .help = "largest gradient norm; 0 = off"},
 
-    {.name = "export-dtype", .metavar = "TYPE", .commands = TRAIN,
+    {.name = "export-dtype", .metavar = "TYPE", .commands = TRAIN | EXPORT,
      FIELD(CHOICE, export_dtype), .choices = export_dtypes, .initial = "model",
      .help = "of the weights"},
     {.name = "against", .metavar = "FILE", .commands = VERIFY,
@@ -154,16 +171,16 @@ const cf_option cf_option_table[] = {
     {.name = "log-every", .metavar = "N", .commands = TRAIN,
      WHOLE(32, log_every, COUNT, 1, COUNT_MAX), .initial = "1",
      .help = "steps between lines of progress"},
-    {.name = "quiet", .commands = ALL,
+    {.name = "quiet", .commands = EVERY,
      FIELD(FLAG, quiet), .help = "no progress"},
     {.name = "verbose", .commands = TRAIN,
      FIELD(FLAG, verbose), .help = "print the op list of every step"},
-    {.name = "config", .metavar = "FILE", .commands = ALL,
+    {.name = "config", .metavar = "FILE", .commands = EVERY,
      .kind = CF_OPTION_CONFIG,
      .help = "YAML with these names, _ for -; flags win"},
-    {.name = "help", .commands = ALL, .kind = CF_OPTION_HELP,
+    {.name = "help", .commands = EVERY, .kind = CF_OPTION_HELP,
      .help = "this page"},
-    {.name = "version", .commands = ALL, .kind = CF_OPTION_VERSION,
+    {.name = "version", .commands = EVERY, .kind = CF_OPTION_VERSION,
      .help = "the version"},
 };
 /* clang-format on */
@@ -177,12 +194,10 @@ _Static_assert(sizeof(cf_option_table) / sizeof(cf_option_table[0]) <=
 
 static const cf_later_option later_options[] = {
     {"pipeline-stages", STEP, "1"}, {"schedule", STEP, "state-aware"},
-    {"tensor-parallel", STEP, "1"}, {"resume", TRAIN, NULL},
-    {"save-every", TRAIN, NULL},    {"keep", TRAIN, NULL},
-    {"eval-data", TRAIN, NULL},     {"eval-every", TRAIN, NULL},
-    {"lora-rank", STEP, "0"},       {"lora-alpha", STEP, NULL},
-    {"lora-targets", STEP, NULL},   {"merge", TRAIN, NULL},
-    {"trace", TRAIN, NULL},
+    {"tensor-parallel", STEP, "1"}, {"eval-data", TRAIN, NULL},
+    {"eval-every", TRAIN, NULL},    {"lora-rank", STEP, "0"},
+    {"lora-alpha", STEP, NULL},     {"lora-targets", STEP, NULL},
+    {"merge", TRAIN, NULL},         {"trace", TRAIN, NULL},
 };
 
 typedef struct command_row {
@@ -194,7 +209,7 @@ typedef struct command_row {
 static const command_row commands[] = {
     {"train", CF_COMMAND_TRAIN, false},   {"eval", CF_COMMAND_EVAL, false},
     {"verify", CF_COMMAND_VERIFY, false}, {"plan", CF_COMMAND_TRAIN, true},
-    {"simulate", CF_COMMAND_TRAIN, true}, {"export", CF_COMMAND_TRAIN, true},
+    {"simulate", CF_COMMAND_TRAIN, true}, {"export", CF_COMMAND_EXPORT, false},
 };
 
 enum {

@@ -47,6 +47,8 @@ typedef struct cf_option {
     bool above_low;   /* low itself is not allowed */
     bool below_high;  /* high itself is not allowed */
     const cf_choice *choices;
+    bool identity; /* --resume refuses another value */
+    bool once;     /* of this start only: not in the saved configuration */
 } cf_option;
 
 /* In the order of --help and of the saved configuration. */

@@ -37,6 +37,7 @@ static void expected(const cf_option *option, char *buf, size_t size)
         [CF_UNIT_BYTES] = "a size, such as 8GiB or 500MB,",
         [CF_UNIT_TOKENS] = "a number of tokens, such as 4096 or 4K,",
         [CF_UNIT_SECONDS] = "a time, such as 90s or 2h,",
+        [CF_UNIT_MINUTES] = "a time, such as 10, for minutes, 90s or 2h,",
     };
     size_t n = 0;
 
@@ -271,8 +272,9 @@ size_t cf_option_format(const cf_options *options, const cf_option *option,
         return (size_t)snprintf(buf, size, "%" PRIu32,
                                 *(const uint32_t *)field);
     case CF_OPTION_U64:
-        return (size_t)snprintf(buf, size, "%" PRIu64,
-                                *(const uint64_t *)field);
+        return (size_t)snprintf(buf, size, "%" PRIu64 "%s",
+                                *(const uint64_t *)field,
+                                option->unit == CF_UNIT_MINUTES ? "s" : "");
     case CF_OPTION_REAL:
         return format_real(*(const double *)field, buf, size);
     case CF_OPTION_CHOICE:
@@ -285,4 +287,22 @@ size_t cf_option_format(const cf_options *options, const cf_option *option,
                                     ? "true"
                                     : "false");
     }
+}
+
+bool cf_options_identity(const cf_options *options, size_t index,
+                         cf_option_text *text_p)
+{
+    for (size_t i = 0; i < cf_option_count; i++) {
+        const cf_option *option = &cf_option_table[i];
+
+        if (!option->identity || index-- > 0)
+            continue;
+        text_p->name = option->name;
+        text_p->value[0] = '\0';
+        if (cf_option_is_set(options, option))
+            (void)cf_option_format(options, option, text_p->value,
+                                   sizeof(text_p->value));
+        return true;
+    }
+    return false;
 }

@@ -286,7 +286,7 @@ static bool emit_options(yaml_emitter_t *emitter, const cf_options *options)
     for (size_t i = 0; ok && i < cf_option_count; i++) {
         const cf_option *option = &cf_option_table[i];
 
-        if ((option->commands & 1U << options->command) != 0 &&
+        if ((option->commands & 1U << options->command) != 0 && !option->once &&
             cf_option_is_set(options, option))
             ok = emit_key(emitter, option) &&
                  emit_value(emitter, options, option);

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -83,7 +84,7 @@ static bool is_empty(DIR *dir)
     return true;
 }
 
-cf_status cf_output_open(const char *path, bool overwrite)
+cf_status cf_output_open(const char *path, cf_output_mode mode)
 {
     cf_status status;
     DIR *dir;
@@ -100,11 +101,12 @@ cf_status cf_output_open(const char *path, bool overwrite)
         cf_log_error("cannot write into --output '%s': %s", path,
                      strerror(errno));
         status = CF_INVALID;
-    } else if (overwrite) {
+    } else if (mode == CF_OUTPUT_OVERWRITE) {
         status = run_files_remove(path, dir);
-    } else if (!is_empty(dir)) {
+    } else if (mode == CF_OUTPUT_NEW && !is_empty(dir)) {
         cf_log_error("--output '%s' is not empty: name another folder, or add "
-                     "--overwrite to replace the run in it",
+                     "--resume to go on with the run in it or --overwrite to "
+                     "replace it",
                      path);
         status = CF_INVALID;
     }

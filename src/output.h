@@ -4,11 +4,14 @@
 
 #include <chunkflow/base.h>
 
-#include <stdbool.h>
+/* What to do with a run folder that is not empty. */
+typedef enum cf_output_mode {
+    CF_OUTPUT_NEW,       /* refuse it */
+    CF_OUTPUT_OVERWRITE, /* remove what a run writes, and nothing else */
+    CF_OUTPUT_RESUME     /* leave it */
+} cf_output_mode;
 
-/* Have an empty, writable run folder at path.  One that holds something is
- * refused unless overwrite is set, which removes what a run writes (INTERFACE
- * section 3) and nothing else.  Errors, logged: CF_INVALID. */
-CF_MUST_USE cf_status cf_output_open(const char *path, bool overwrite);
+/* Have a writable run folder at path.  Errors, logged: CF_INVALID. */
+CF_MUST_USE cf_status cf_output_open(const char *path, cf_output_mode mode);
 
 #endif

@@ -70,6 +70,14 @@ typedef struct cf_tensor_source {
     const void *data;
 } cf_tensor_source;
 
+/* What stands in front of the data of a file with these tensors, header and its
+ * length; free() it.  The data follow in the order of the sources when all have
+ * elements of one size.  Errors, not logged: CF_NO_MEMORY. */
+CF_MUST_USE cf_status cf_tensors_head_format(const cf_tensor_source *sources,
+                                             size_t n_sources, char **head_p,
+                                             size_t *n_head_p,
+                                             uint64_t *data_bytes_p);
+
 /* Write one file, synced, under its final name only when complete (a
  * temporary name beside it, then a rename).  Errors, logged: CF_IO. */
 CF_MUST_USE cf_status cf_tensors_write(const char *path, cf_compute compute,

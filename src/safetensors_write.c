@@ -107,19 +107,29 @@ static cf_status format_header(const cf_tensor_source *sources,
     return CF_OK;
 }
 
-static cf_status write_header(const out_file *out, const char *text)
+cf_status cf_tensors_head_format(const cf_tensor_source *sources,
+                                 size_t n_sources, char **head_p,
+                                 size_t *n_head_p, uint64_t *data_bytes_p)
 {
-    static const char SPACES[HEADER_ALIGN] = "        ";
-    size_t n = strlen(text);
-    size_t padding = (HEADER_ALIGN - n % HEADER_ALIGN) % HEADER_ALIGN;
-    uint64_t length = htole64(n + padding);
-    cf_status status = write_bytes(out, &length, sizeof(length));
+    char *text, *head;
+    uint64_t length;
+    size_t n;
+    cf_status status = format_header(sources, n_sources, &text, data_bytes_p);
 
-    if (status == CF_OK)
-        status = write_bytes(out, text, n);
-    if (status == CF_OK)
-        status = write_bytes(out, SPACES, padding);
-    return status;
+    if (status != CF_OK)
+        return status;
+    n = (strlen(text) + HEADER_ALIGN - 1) / HEADER_ALIGN * HEADER_ALIGN;
+    head = malloc(sizeof(length) + n);
+    if (head != NULL) {
+        length = htole64(n);
+        memcpy(head, &length, sizeof(length));
+        memset(head + sizeof(length), ' ', n);
+        memcpy(head + sizeof(length), text, strlen(text));
+        *head_p = head;
+        *n_head_p = sizeof(length) + n;
+    }
+    free(text);
+    return head == NULL ? CF_NO_MEMORY : CF_OK;
 }
 
 /* ---- data ---- */
@@ -171,7 +181,7 @@ static cf_status reserve_room(const out_file *out)
     return CF_OK;
 }
 
-static cf_status write_temporary(out_file *out, const char *header,
+static cf_status write_temporary(out_file *out, const char *head, size_t n_head,
                                  cf_compute compute,
                                  const cf_tensor_source *sources,
                                  size_t n_sources)
@@ -184,7 +194,7 @@ static cf_status write_temporary(out_file *out, const char *header,
         return fail(out, "create it");
     status = reserve_room(out);
     if (status == CF_OK)
-        status = write_header(out, header);
+        status = write_bytes(out, head, n_head);
     if (status == CF_OK)
         status = write_data(out, compute, sources, n_sources);
     if (status == CF_OK && fsync(out->fd) != 0)
@@ -203,24 +213,23 @@ cf_status cf_tensors_write(const char *path, cf_compute compute,
 {
     char *temporary = cf_path_join(path, "", ".tmp");
     out_file out = {.path = path, .temporary = temporary, .fd = -1};
-    char *header = NULL;
+    char *head = NULL;
+    size_t n_head;
     uint64_t data_bytes;
     cf_status status = CF_NO_MEMORY;
 
     if (temporary == NULL)
         return status;
-    status = format_header(sources, n_sources, &header, &data_bytes);
+    status =
+        cf_tensors_head_format(sources, n_sources, &head, &n_head, &data_bytes);
     if (status == CF_OK) {
-        size_t n = strlen(header);
-
-        out.bytes = sizeof(uint64_t) +
-                    (n + HEADER_ALIGN - 1) / HEADER_ALIGN * HEADER_ALIGN +
-                    data_bytes;
-        status = write_temporary(&out, header, compute, sources, n_sources);
+        out.bytes = n_head + data_bytes;
+        status =
+            write_temporary(&out, head, n_head, compute, sources, n_sources);
     }
     if (status == CF_OK)
         status = cf_folder_sync_of(path);
-    free(header);
+    free(head);
     free(temporary);
     return status;
 }

@@ -27,6 +27,9 @@ static const suffix suffixes[] = {
     {CF_UNIT_SECONDS, "s", 1},
     {CF_UNIT_SECONDS, "m", 60},
     {CF_UNIT_SECONDS, "h", 3600},
+    {CF_UNIT_MINUTES, "s", 1},
+    {CF_UNIT_MINUTES, "m", 60},
+    {CF_UNIT_MINUTES, "h", 3600},
 };
 
 /* 0 when the unit has no such suffix. */
@@ -49,7 +52,7 @@ cf_status cf_size_parse(const char *text, cf_unit unit, uint64_t *value_p)
     uint64_t whole = 0;
     uint64_t fraction = 0;
     uint64_t fraction_of = 1;
-    uint64_t factor = 1;
+    uint64_t factor = unit == CF_UNIT_MINUTES ? 60 : 1;
 
     if (!is_digit(*text))
         return CF_INVALID;

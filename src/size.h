@@ -5,10 +5,11 @@
 #include <chunkflow/base.h>
 
 typedef enum cf_unit {
-    CF_UNIT_COUNT,  /* 12 */
-    CF_UNIT_BYTES,  /* 1024, 8GiB, 1.5GiB, 500MB */
-    CF_UNIT_TOKENS, /* 4096, 4K, 1M; powers of 1024 */
-    CF_UNIT_SECONDS /* 90, 90s, 10m, 2h */
+    CF_UNIT_COUNT,   /* 12 */
+    CF_UNIT_BYTES,   /* 1024, 8GiB, 1.5GiB, 500MB */
+    CF_UNIT_TOKENS,  /* 4096, 4K, 1M; powers of 1024 */
+    CF_UNIT_SECONDS, /* 90, 90s, 10m, 2h */
+    CF_UNIT_MINUTES  /* 10, 90s, 10m, 2h; the value is in seconds */
 } cf_unit;
 
 /* The number that text stands for: decimal digits, then perhaps a space and a

@@ -91,6 +91,8 @@ cf_status cf_step_run(const cf_step *step, const cf_options *options,
     status = norm_check(step, number, report->grad_norm);
     if (status != CF_OK)
         return status;
+    if (step->before_update != NULL)
+        step->before_update(step->context);
     *n_updates += 1;
     cf_optimizer_update(
         step->model, options, report->learning_rate,

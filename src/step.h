@@ -12,6 +12,10 @@ typedef struct cf_step {
     cf_model *model;
     cf_engine *engine;
     cf_step_plan *plan;
+    /* Called when the gradients are there, before weights and moments change;
+     * may be NULL. */
+    void (*before_update)(void *context);
+    void *context;
 } cf_step;
 
 /* Loss and gradients of the planned batch: the loss per target token, and in

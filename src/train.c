@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "src/file_write.h"
 #include "src/files.h"
@@ -17,6 +18,8 @@
 #include "src/model_export.h"
 #include "src/output.h"
 #include "src/run.h"
+#include "src/saver.h"
+#include "src/signals.h"
 #include "src/step.h"
 
 typedef struct training {
@@ -28,7 +31,9 @@ typedef struct training {
     cf_engine engine;
     cf_arena sizes; /* what was predicted */
     cf_metrics *metrics;
+    cf_saver saver;
     cf_ledger ledger;
+    uint64_t n_updates;
     struct {
         uint64_t step;
         size_t ops_done;
@@ -130,6 +135,13 @@ static cf_status config_fill(FILE *file, const void *options)
     return cf_options_write(options, file);
 }
 
+static cf_output_mode output_mode(const cf_options *options)
+{
+    if (options->resume)
+        return CF_OUTPUT_RESUME;
+    return options->overwrite ? CF_OUTPUT_OVERWRITE : CF_OUTPUT_NEW;
+}
+
 static cf_status output_begin(training *t)
 {
     cf_metrics_params params = {.n_steps = t->batches.n_steps,
@@ -137,7 +149,7 @@ static cf_status output_begin(training *t)
                                 .quiet = t->options->quiet};
     char *config, *metrics;
     cf_status status =
-        cf_output_open(t->options->output, t->options->overwrite);
+        cf_output_open(t->options->output, output_mode(t->options));
 
     if (status != CF_OK)
         return status;
@@ -148,6 +160,8 @@ static cf_status output_begin(training *t)
     if (status == CF_OK)
         status = cf_file_write(config, config_fill, t->options);
     params.path = metrics;
+    if (status == CF_OK)
+        status = cf_metrics_cut(metrics, t->saver.start.step);
     if (status == CF_OK)
         status = cf_metrics_open(&params, &t->metrics);
     free(metrics);
@@ -176,19 +190,24 @@ static void schedule_print(const training *t)
                 n < sizeof(line) ? "" : " ...");
 }
 
+/* Runs up to the last step, or to the one in which a signal comes. */
 static cf_status steps_run(training *t)
 {
     const cf_step step = {.dataset = t->run.dataset,
                           .need = &t->need,
                           .model = &t->run.model,
                           .engine = &t->engine,
-                          .plan = &t->plan};
-    uint64_t n_updates = 0;
+                          .plan = &t->plan,
+                          .before_update = cf_saver_release,
+                          .context = &t->saver};
     cf_status status = CF_OK;
 
     t->engine.observe = observe;
     t->engine.observer = t;
-    for (uint64_t number = 1; number <= t->batches.n_steps; number++) {
+    t->ledger = t->saver.start.ledger;
+    t->n_updates = t->saver.start.n_updates;
+    for (uint64_t number = t->saver.start.step + 1;
+         number <= t->batches.n_steps && cf_signals_noted() == 0; number++) {
         double start = seconds();
         cf_step_report report;
 
@@ -196,9 +215,10 @@ static cf_status steps_run(training *t)
         t->progress.ops_done = 0;
         t->plan.n_batch = cf_batches_at(&t->batches, number, t->plan.batch);
         status = cf_step_run(&step, t->options, number, t->batches.n_steps,
-                             &n_updates, &report);
+                             &t->n_updates, &report);
         if (status != CF_OK)
             break;
+        cf_saver_settle(&t->saver);
         cf_batches_count(&t->batches, number, t->plan.batch, t->plan.n_batch,
                          &t->ledger);
         report.step_s = seconds() - start;
@@ -209,6 +229,7 @@ static cf_status steps_run(training *t)
             break;
         if (t->options->verbose && report.has_loss)
             schedule_print(t);
+        cf_saver_step_done(&t->saver, number, t->n_updates, &t->ledger);
     }
     return status;
 }
@@ -244,25 +265,87 @@ static cf_status output_end(training *t)
     return status;
 }
 
+/* Leave the state behind and say how to go on. */
+static void stopped(const training *t)
+{
+    cf_log_info("stopped by %s after step %" PRIu64 " of %" PRIu64
+                ", whose state is in '%s/checkpoints'; the same command with "
+                "--resume goes on",
+                cf_signal_name(cf_signals_noted()), t->progress.step,
+                t->batches.n_steps, t->options->output);
+}
+
+/* The state is safe before the export, which needs as much room again. */
+static cf_status train_steps(training *t)
+{
+    cf_status saved, status;
+    bool is_stopped;
+
+    cf_signals_open();
+    status = steps_run(t);
+    if (status != CF_OK)
+        return status;
+    saved =
+        cf_saver_finish(&t->saver, t->progress.step, t->n_updates, &t->ledger);
+    is_stopped = cf_signals_noted() != 0;
+    cf_signals_close();
+    if (!is_stopped)
+        status = output_end(t);
+    else if (saved == CF_OK)
+        stopped(t);
+    return status == CF_OK ? saved : status;
+}
+
+/* A ledger.json of this very state stands behind the model that was written
+ * before it. */
+static cf_status already_trained(training *t)
+{
+    char *ledger = output_path(t, "ledger.json");
+    char *config = output_path(t, "model/config.json");
+    cf_status status = CF_NO_MEMORY;
+
+    t->ledger = t->saver.start.ledger;
+    if (ledger != NULL && config != NULL) {
+        cf_log_info("this run is finished: step %" PRIu64 " of %" PRIu64
+                    " is done%s",
+                    t->saver.start.step, t->batches.n_steps,
+                    t->options->lr_schedule == CF_LR_CONSTANT
+                        ? "; more --steps would go on"
+                        : "");
+        status = access(config, F_OK) == 0 &&
+                         cf_ledger_is_written(&t->ledger, ledger)
+                     ? CF_OK
+                     : output_end(t);
+    }
+    free(config);
+    free(ledger);
+    return status;
+}
+
 static cf_status train(training *t)
 {
     cf_status status = size_up(t);
 
+    if (status == CF_OK)
+        status = cf_saver_find(t->options, t->batches.n_steps, &t->saver);
     if (status != CF_OK)
         return status;
     introduce(t);
     if (t->options->dry_run)
         return CF_OK;
-    status = cf_run_place(&t->run, &t->sizes, carve, t);
+    status = cf_saver_identify(&t->saver, t->run.dataset);
+    if (status == CF_OK)
+        status = cf_run_place(&t->run, &t->sizes, carve, t);
     if (status == CF_OK)
         status = cf_model_load(&t->run.model, t->options->model);
     if (status == CF_OK)
         status = output_begin(t);
     if (status == CF_OK)
-        status = steps_run(t);
-    cf_metrics_close(t->metrics);
+        status = cf_saver_open(&t->saver, &t->run.model);
     if (status == CF_OK)
-        status = output_end(t);
+        status = t->saver.start.step < t->batches.n_steps ? train_steps(t)
+                                                          : already_trained(t);
+    cf_metrics_close(t->metrics);
     return status;
 }
 
@@ -273,6 +356,7 @@ int cf_command_train(const cf_options *options)
 
     if (status == CF_OK) {
         status = train(&t);
+        cf_saver_close(&t.saver);
         cf_batches_close(&t.batches);
         cf_run_close(&t.run);
     }
