@@ -3,13 +3,11 @@
 #include "src/model_config.h"
 #include "src/model_config_text.h"
 
+#include "tests/fuzz/fuzz.h"
+
 #include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
 static void edit(const uint8_t *bytes, size_t n)
 {
@@ -21,8 +19,7 @@ static void edit(const uint8_t *bytes, size_t n)
 
         edited = cf_config_text_with_dtype(text, "bfloat16");
         again = json_loads(edited, JSON_REJECT_DUPLICATES, NULL);
-        if (again == NULL)
-            abort();
+        fuzz_require(again != NULL, "an edited config is valid JSON");
         json_decref(again);
         free(edited);
     }
@@ -32,21 +29,19 @@ static void edit(const uint8_t *bytes, size_t n)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
-    char folder[] = "/tmp/chunkflow-fuzz-XXXXXX", path[64];
+    char *path = fuzz_file_write("config.json", bytes, n);
     cf_model_config config;
+    cf_status status;
     double inv_freq[128], factor;
-    FILE *file;
 
-    if (mkdtemp(folder) == NULL)
-        abort();
-    snprintf(path, sizeof(path), "%s/config.json", folder);
-    file = fopen(path, "w");
-    if (file == NULL || fwrite(bytes, 1, n, file) != n || fclose(file) != 0)
-        abort();
-    if (cf_model_config_read(folder, &config) == CF_OK)
+    fuzz_call_begin(n);
+    status = cf_model_config_read(fuzz_folder(), &config);
+    fuzz_call_end(status);
+    if (status == CF_OK) {
+        fuzz_require(config.head_dim / 2 <= 128, "head_dim is bounded");
         cf_rope_frequencies(&config.rope, config.head_dim, inv_freq, &factor);
-    unlink(path);
-    rmdir(folder);
+    }
+    free(path);
     edit(bytes, n);
     return 0;
 }
