@@ -5,6 +5,7 @@
  */
 #include "src/model_config_text.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,12 +45,22 @@ static const char *skip_value(const char *at)
     return end;
 }
 
+/* Whether this key is that name; its spelling may have escapes. */
+static bool is_key(const char *begin, const char *end, const char *name)
+{
+    json_t *key =
+        json_loadb(begin, (size_t)(end - begin), JSON_DECODE_ANY, NULL);
+    bool is = key != NULL && strcmp(json_string_value(key), name) == 0;
+
+    json_decref(key);
+    return is;
+}
+
 /* The value of a member of the outermost object. */
 static bool find_value(const char *text, const char *name, const char **begin_p,
                        const char **end_p)
 {
     const char *at = strchr(text, '{') + 1;
-    size_t n = strlen(name);
 
     for (;;) {
         const char *key, *begin, *end;
@@ -61,7 +72,7 @@ static bool find_value(const char *text, const char *name, const char **begin_p,
         begin = at + strspn(at, SPACE) + 1; /* the colon */
         begin += strspn(begin, SPACE);
         end = skip_value(begin);
-        if ((size_t)(at - key) == n + 2 && strncmp(key + 1, name, n) == 0) {
+        if (is_key(key, at, name)) {
             *begin_p = begin;
             *end_p = end;
             return true;
