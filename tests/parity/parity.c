@@ -285,17 +285,27 @@ static void child_exec(const parity_command *command, const char *out,
     _exit(127);
 }
 
-void command_run(parity_command *command, const char *folder)
+pid_t command_start(const parity_command *command, const char *folder)
 {
     char *out = text_format("%s/standard-output", folder);
     char *err = text_format("%s/standard-error", folder);
-    int status = 0;
     pid_t child = fork();
 
     if (child < 0)
         ck_abort_msg("fork: %s", strerror(errno));
     if (child == 0)
         child_exec(command, out, err);
+    free(out);
+    free(err);
+    return child;
+}
+
+void command_wait(parity_command *command, const char *folder, pid_t child)
+{
+    char *out = text_format("%s/standard-output", folder);
+    char *err = text_format("%s/standard-error", folder);
+    int status = 0;
+
     while (waitpid(child, &status, 0) < 0) {
         if (errno != EINTR)
             ck_abort_msg("waitpid: %s", strerror(errno));
@@ -305,6 +315,11 @@ void command_run(parity_command *command, const char *folder)
     command->err = file_read(err, NULL);
     free(out);
     free(err);
+}
+
+void command_run(parity_command *command, const char *folder)
+{
+    command_wait(command, folder, command_start(command, folder));
 }
 
 void command_blame(const parity_command *command, const char *format, ...)

@@ -11,6 +11,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 /* One folder under tests/parity/fixtures; README.md there says what is in it.
  * Everything is owned by the fixture. */
@@ -50,7 +51,10 @@ void command_addf(parity_command *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Add the strings of a JSON array. */
 void command_add_array(parity_command *command, const json_t *words);
-/* Run it; its output passes through files in folder. */
+/* Run it beside the test; its output passes through files in folder. */
+pid_t command_start(const parity_command *command, const char *folder);
+void command_wait(parity_command *command, const char *folder, pid_t child);
+/* Run it to its end. */
 void command_run(parity_command *command, const char *folder);
 /* The same, and the test fails, showing command line and output, unless it
  * ends with exit_code. */
