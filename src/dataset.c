@@ -152,7 +152,10 @@ static cf_status open_part(cf_dataset *dataset, const char *path,
     part.first_sequence = first_sequence;
     dataset->parts[dataset->n_parts++] = part;
     if (table->n == first_sequence) {
-        cf_log_error("%s: is empty: there is no sequence in it", path);
+        cf_log_error(
+            "%s: is empty: there is no sequence in it; name a file with "
+            "data",
+            path);
         return CF_MALFORMED;
     }
     return CF_OK;

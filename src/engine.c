@@ -189,38 +189,45 @@ static cf_layer_call layer_call(cf_engine *engine, const cf_chunk_plan *plan,
     };
 }
 
-/* All layers of a chunk.  Returns the stream out of the last one; NULL when it
- * was not computed: a dropped forward leaves only K and V behind, and those of
- * the last layer need neither its attention nor its MLP. */
+/* Whether anybody reads the stream out of the last layer. */
 typedef enum stream_out {
     STREAM_OUT_DROP,
     STREAM_OUT_WANTED
 } stream_out;
 
+/* The layers of a chunk are run in order.  Returns the stream out of this one;
+ * NULL when it was not computed: a dropped forward leaves only K and V behind,
+ * and those of the last layer need neither its attention nor its MLP. */
+static void *layer_forward(cf_engine *engine, const cf_chunk_plan *plan,
+                           uint32_t chunk, uint32_t layer, const cf_slot *slot,
+                           stream_out wanted)
+{
+    const cf_kernels *k = engine->kernels;
+    const cf_model_config *c = &engine->model->config;
+    cf_layer_call call =
+        layer_call(engine, plan, chunk, layer, CF_GRADIENTS_NO);
+    void *x_next;
+    cf_layer_acts acts = cf_activations_of(&engine->acts, slot, layer, &x_next);
+
+    if (layer == 0)
+        k->embedding_forward(k, call.batch.n_tok, c->hidden, engine->input.ids,
+                             engine->model->embedding, acts.x);
+    if (layer + 1 == c->n_layers && wanted == STREAM_OUT_DROP) {
+        cf_layer_forward_kv(&call, &acts);
+        return NULL;
+    }
+    cf_layer_forward(&call, &acts, x_next);
+    return x_next;
+}
+
 static void *layers_forward(cf_engine *engine, const cf_chunk_plan *plan,
                             uint32_t chunk, const cf_slot *slot,
                             stream_out wanted)
 {
-    const cf_kernels *k = engine->kernels;
-    const cf_model_config *c = &engine->model->config;
     void *x_next = NULL;
 
-    for (uint32_t layer = 0; layer < c->n_layers; layer++) {
-        cf_layer_call call =
-            layer_call(engine, plan, chunk, layer, CF_GRADIENTS_NO);
-        cf_layer_acts acts =
-            cf_activations_of(&engine->acts, slot, layer, &x_next);
-
-        if (layer == 0)
-            k->embedding_forward(k, call.batch.n_tok, c->hidden,
-                                 engine->input.ids, engine->model->embedding,
-                                 acts.x);
-        if (layer + 1 == c->n_layers && wanted == STREAM_OUT_DROP) {
-            cf_layer_forward_kv(&call, &acts);
-            return NULL;
-        }
-        cf_layer_forward(&call, &acts, x_next);
-    }
+    for (uint32_t layer = 0; layer < engine->model->config.n_layers; layer++)
+        x_next = layer_forward(engine, plan, chunk, layer, slot, wanted);
     return x_next;
 }
 
@@ -298,44 +305,50 @@ static cf_status not_finite(const cf_engine *engine, const cf_chunk_plan *plan,
     if (layer < engine->model->config.n_layers)
         snprintf(place, sizeof(place), "layer %u", (unsigned)layer);
     cf_log_error("step %" PRIu64 ": %s is not finite, first in %s, sequence "
-                 "%u (%s): lower --learning-rate, or look at that sequence",
-                 batch->step, what, place, (unsigned)sequence, where);
+                 "%u (%s): %s",
+                 batch->step, what, place, (unsigned)sequence, where,
+                 engine->gradients == CF_GRADIENTS_NO
+                     ? "look at that sequence, or take an earlier model"
+                     : "lower --learning-rate, or look at that sequence");
     return CF_NOT_FINITE;
 }
 
-/* The first layer whose output has a bad row; n_layers: only the head has. */
-static uint32_t first_bad_layer(const cf_engine *engine, const cf_slot *slot,
-                                size_t n_tok)
+/* The first layer whose output has a bad row; n_layers: only the head has.
+ * Without a slot the streams are gone: the layers run once more. */
+static uint32_t first_bad_layer(cf_engine *engine, const cf_chunk_plan *plan,
+                                uint32_t chunk, const cf_slot *slot)
 {
     const cf_kernels *k = engine->kernels;
     const cf_model_config *c = &engine->model->config;
+    const size_t n_tok = plan->chunks[chunk].n_tok;
     uint32_t layer;
 
     for (layer = 0; layer < c->n_layers; layer++) {
         void *x_next;
 
-        cf_activations_of(&engine->acts, slot, layer, &x_next);
+        if (slot == NULL)
+            x_next = layer_forward(engine, plan, chunk, layer, NULL,
+                                   STREAM_OUT_WANTED);
+        else
+            (void)cf_activations_of(&engine->acts, slot, layer, &x_next);
         if (k->first_bad_row(k, n_tok, c->hidden, x_next) < n_tok)
             break;
     }
     return layer;
 }
 
-static cf_status losses_check(const cf_engine *engine,
-                              const cf_chunk_plan *plan, uint32_t chunk,
-                              const cf_slot *slot)
+static cf_status losses_check(cf_engine *engine, const cf_chunk_plan *plan,
+                              uint32_t chunk, const cf_slot *slot)
 {
     const cf_chunk *c = &plan->chunks[chunk];
 
     for (uint32_t i = 0; i < c->n_pieces; i++) {
         uint32_t piece = c->first_piece + i;
-        uint32_t layer = engine->model->config.n_layers;
 
-        if (isfinite(engine->piece_loss[piece]))
-            continue;
-        if (slot != NULL)
-            layer = first_bad_layer(engine, slot, c->n_tok);
-        return not_finite(engine, plan, piece, layer, "the loss");
+        if (!isfinite(engine->piece_loss[piece]))
+            return not_finite(engine, plan, piece,
+                              first_bad_layer(engine, plan, chunk, slot),
+                              "the loss");
     }
     return CF_OK;
 }
@@ -451,9 +464,11 @@ cf_status cf_engine_evaluate(cf_engine *engine, const cf_chunk_plan *plan,
                     engine->head.n, engine->input.targets, engine->head.loss,
                     engine->scratch);
     piece_losses_add(engine, plan, chunk);
+    status = losses_check(engine, plan, chunk, NULL);
+    if (status != CF_OK)
+        return status;
     if (cf_group_ends(plan, chunk))
         cf_kv_state_release(&engine->kv, plan, chunk);
     observe(engine);
-    status = losses_check(engine, plan, chunk, NULL);
-    return status == CF_OK ? k->status(k) : status;
+    return k->status(k);
 }

@@ -48,8 +48,7 @@ cf_status cf_file_write(const char *path, cf_file_fill fill,
     if (status == CF_OK && rename(temporary, path) != 0)
         status = CF_IO;
     if (status != CF_OK) {
-        cf_log_error("%s: cannot be written: %s", path,
-                     strerror(errno != 0 ? errno : EIO));
+        status = cf_io_error(path, "write it", 0);
         (void)unlink(temporary);
     }
     free(temporary);

@@ -17,7 +17,10 @@ char *cf_path_join(const char *folder, const char *separator, const char *name)
 {
     char *path;
 
-    return asprintf(&path, "%s%s%s", folder, separator, name) < 0 ? NULL : path;
+    if (asprintf(&path, "%s%s%s", folder, separator, name) >= 0)
+        return path;
+    (void)cf_log_no_memory("a path");
+    return NULL;
 }
 
 int cf_write_all(int fd, const void *bytes, size_t n)
@@ -52,13 +55,17 @@ static unsigned long long free_bytes(const char *path)
 
 cf_status cf_io_error(const char *path, const char *what, uint64_t bytes)
 {
-    int error = errno;
+    int error = errno != 0 ? errno : EIO;
+    char needs[48] = "";
 
+    if (bytes > 0)
+        (void)snprintf(needs, sizeof(needs), "it needs %llu bytes, ",
+                       (unsigned long long)bytes);
     if (error == ENOSPC || error == EDQUOT)
-        cf_log_error("%s: cannot %s: %s: it needs %llu bytes, %llu are free; "
-                     "make room or choose another disk",
-                     path, what, strerror(error), (unsigned long long)bytes,
-                     free_bytes(path));
+        cf_log_error(
+            "%s: cannot %s: %s: %s%llu bytes are free; make room or choose "
+            "another disk",
+            path, what, strerror(error), needs, free_bytes(path));
     else
         cf_log_error("%s: cannot %s: %s; check the path and its permissions",
                      path, what, strerror(error));
@@ -73,7 +80,7 @@ cf_status cf_folder_sync_of(const char *path)
     int fd;
 
     if (copy == NULL)
-        return CF_NO_MEMORY;
+        return cf_log_no_memory("a path");
     folder = dirname(copy);
     fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     /* Some file systems cannot sync a folder; they say EINVAL. */

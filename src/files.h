@@ -5,7 +5,7 @@
 #include <chunkflow/base.h>
 
 /* FOLDER/NAME, or the two joined as they are when separator is "".  free() it;
- * NULL when out of memory. */
+ * NULL, logged, when out of memory. */
 char *cf_path_join(const char *folder, const char *separator, const char *name);
 
 /* All n bytes, or errno and -1. */

@@ -2,11 +2,16 @@
 #ifndef CF_LOG_H
 #define CF_LOG_H
 
+#include <chunkflow/base.h>
+
 #define CF_PRINTF(at, first) __attribute__((format(printf, at, first)))
 
 /* "chunkflow: error: ...": what, where, and what to do, in one line.  Called
  * once, by the layer that decides what is wrong. */
 void cf_log_error(const char *format, ...) CF_PRINTF(1, 2);
+
+/* Log that there is no memory for `what`.  Returns CF_NO_MEMORY. */
+cf_status cf_log_no_memory(const char *what);
 
 /* "chunkflow: warning: ...": odd, but going on. */
 void cf_log_warn(const char *format, ...) CF_PRINTF(1, 2);

@@ -1,8 +1,25 @@
 /* main.c - choose the command.  The only place that ends the program. */
-#include <stdlib.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "src/commands.h"
+#include "src/log.h"
 #include "src/run.h"
+
+/* A result that did not arrive is no result: a full disk shows only here. */
+static int results_check(int code)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return code;
+    if (code != 0)
+        return code;
+    cf_log_error("cannot write to standard output: %s; make room, or write it "
+                 "elsewhere",
+                 strerror(errno != 0 ? errno : EIO));
+    return cf_exit_code(CF_IO);
+}
 
 int main(int argc, char **argv)
 {
@@ -18,8 +35,8 @@ int main(int argc, char **argv)
     int code = cf_exit_code(status);
 
     if (status != CF_OK || outcome == CF_OPTIONS_SHOWN)
-        return code;
+        return results_check(code);
     code = commands[options.command](&options);
     cf_options_close(&options);
-    return code;
+    return results_check(code);
 }

@@ -8,6 +8,7 @@
  */
 #include "src/metrics.h"
 
+#include "src/files.h"
 #include "src/log.h"
 
 #include <errno.h>
@@ -68,9 +69,10 @@ cf_status cf_metrics_open(const cf_metrics_params *params,
             goto free_metrics;
         metrics->file = fopen(params->path, "ae");
         if (metrics->file == NULL) {
-            cf_log_error("%s: %s", params->path, strerror(errno));
+            cf_status status = cf_io_error(params->path, "open it", 0);
+
             cf_metrics_close(metrics);
-            return CF_IO;
+            return status;
         }
         (void)setvbuf(metrics->file, metrics->buffer, _IOFBF,
                       sizeof(metrics->buffer));
@@ -250,9 +252,7 @@ static cf_status write_report(cf_metrics *metrics, const cf_step_report *report)
     errno = 0;
     if (fflush(file) == 0 && !ferror(file))
         return CF_OK;
-    cf_log_error("%s: cannot be written: %s", metrics->path,
-                 strerror(errno != 0 ? errno : EIO));
-    return CF_IO;
+    return cf_io_error(metrics->path, "write it", 0);
 }
 
 cf_status cf_metrics_append(cf_metrics *metrics, const cf_step_report *report)

@@ -162,10 +162,17 @@ static const cf_param *param_find(const cf_model *model, const char *name)
 static const cf_param *layer_param(const cf_model *model, uint32_t layer,
                                    const char *name)
 {
+    const cf_model_config *c = &model->config;
+    const size_t n = (model->n_params - (c->tied ? 2 : 3)) / c->n_layers;
+    const cf_param *p =
+        &model->params[1 + layer * n]; /* behind the embedding */
     char full[CF_PARAM_NAME_MAX];
 
     snprintf(full, sizeof(full), "model.layers.%u.%s", (unsigned)layer, name);
-    return param_find(model, full);
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(p[i].name, full) == 0)
+            return &p[i];
+    return NULL;
 }
 
 static void *flat_at(const cf_model *model, void *flat, const cf_param *p)

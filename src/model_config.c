@@ -18,6 +18,7 @@
 
 enum {
     SIZE_MAX_CONFIG = 1 << 24,
+    LAYERS_MAX = 1 << 12, /* all sizes together stay below 2^64 elements */
     HEAD_DIM_MAX = 256
 };
 
@@ -99,7 +100,9 @@ static void read_sizes(cf_json_reader *reader, const family_defaults *defaults,
     read_size(reader, "vocab_size", &config->vocab);
     read_size(reader, "hidden_size", &config->hidden);
     read_size(reader, "intermediate_size", &config->ffn);
-    read_size(reader, "num_hidden_layers", &config->n_layers);
+    cf_json_require(reader, "num_hidden_layers");
+    cf_json_read_uint(reader, "num_hidden_layers", 1, LAYERS_MAX,
+                      &config->n_layers);
     read_size(reader, "num_attention_heads", &config->n_heads);
 
     /* For the Qwen families null and left out are not the same. */

@@ -29,7 +29,7 @@ static const uint64_t SHARD_BYTES_MAX = 5000000000;
 
 static cf_status read_text(const char *path, char **text_p, size_t *n_p)
 {
-    cf_status status = CF_NO_MEMORY;
+    cf_status status = CF_OK;
     char *text = NULL;
     struct stat info;
     FILE *file = fopen(path, "re");
@@ -39,8 +39,10 @@ static cf_status read_text(const char *path, char **text_p, size_t *n_p)
         goto close_file;
     }
     text = malloc((size_t)info.st_size + 1);
-    if (text == NULL)
+    if (text == NULL) {
+        status = cf_log_no_memory(path);
         goto close_file;
+    }
     *n_p = fread(text, 1, (size_t)info.st_size, file);
     if (ferror(file)) {
         status = cf_io_error(path, "read it", 0);
@@ -49,7 +51,6 @@ static cf_status read_text(const char *path, char **text_p, size_t *n_p)
     }
     text[*n_p] = '\0';
     *text_p = text;
-    status = CF_OK;
 
 close_file:
     if (file != NULL)
@@ -118,11 +119,13 @@ static cf_status write_index(const char *folder, uint64_t total_bytes,
         json_pack("{s:{s:I}, s:O}", "metadata", "total_size",
                   (json_int_t)total_bytes, "weight_map", weight_map);
     char *text = json_dumps(index, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
-    cf_status status = CF_NO_MEMORY;
+    cf_status status;
 
     if (text != NULL)
         status = write_text(folder, "model.safetensors.index.json", text,
                             strlen(text));
+    else
+        status = cf_log_no_memory("the index of the weights");
     free(text);
     json_decref(index);
     return status;
@@ -142,7 +145,7 @@ static cf_status write_shard(const char *folder, const char *name,
     for (size_t i = 0; status == CF_OK && i < n_sources; i++)
         if (json_object_set_new(weight_map, sources[i].name,
                                 json_string(name)) != 0)
-            status = CF_NO_MEMORY;
+            status = cf_log_no_memory("the index of the weights");
     return status;
 }
 
@@ -154,7 +157,9 @@ static cf_status write_weights(const char *folder, cf_compute compute,
     json_t *weight_map = json_object();
     uint64_t total_bytes = 0;
     char name[64] = "model.safetensors";
-    cf_status status = weight_map == NULL ? CF_NO_MEMORY : CF_OK;
+    cf_status status = weight_map == NULL
+                           ? cf_log_no_memory("the index of the weights")
+                           : CF_OK;
     size_t first = 0;
 
     for (size_t shard = 1; status == CF_OK && shard <= n_shards; shard++) {
@@ -216,7 +221,7 @@ static cf_status write_config(const char *from, const char *folder,
         status = read_text(path, &text, &n);
     if (status == CF_OK) {
         edited = cf_config_text_with_dtype(text, dtype);
-        status = edited == NULL ? CF_NO_MEMORY
+        status = edited == NULL ? cf_log_no_memory(path)
                                 : write_text(folder, "config.json", edited,
                                              strlen(edited));
     }
@@ -226,7 +231,7 @@ static cf_status write_config(const char *from, const char *folder,
     return status;
 }
 
-static bool is_carried(const char *name)
+static bool is_carried_name(const char *name)
 {
     static const char *const NAMES[] = {
         "tokenizer.json",     "tokenizer_config.json",
@@ -240,6 +245,16 @@ static bool is_carried(const char *name)
         if (strcmp(name, NAMES[i]) == 0)
             return true;
     return strncmp(name, "LICENSE", 7) == 0 || strncmp(name, "NOTICE", 6) == 0;
+}
+
+/* Files only: a folder LICENSES, or a link to nowhere, is no reason to lose a
+ * run in its last minute. */
+static bool is_carried(DIR *dir, const char *name)
+{
+    struct stat info;
+
+    return is_carried_name(name) && fstatat(dirfd(dir), name, &info, 0) == 0 &&
+           S_ISREG(info.st_mode);
 }
 
 static cf_status copy_file(const char *from, const char *folder,
@@ -268,7 +283,7 @@ static cf_status copy_files(const char *from, const char *folder)
     if (dir == NULL)
         return cf_io_error(from, "read the folder", 0);
     while (status == CF_OK && (file = readdir(dir)) != NULL)
-        if (is_carried(file->d_name))
+        if (is_carried(dir, file->d_name))
             status = copy_file(from, folder, file->d_name);
     closedir(dir);
     return status;
@@ -352,16 +367,16 @@ cf_status cf_model_folder_write_shards(const char *from, const char *to,
                                        size_t n_sources, uint64_t bytes_max)
 {
     size_t n = strlen(to);
-    cf_status status = CF_NO_MEMORY;
+    cf_status status;
     char *name;
 
     /* The temporary folder stands beside the folder, not in it. */
     while (n > 1 && to[n - 1] == '/')
         n--;
     name = strndup(to, n);
-    if (name != NULL)
-        status =
-            write_folder(from, name, compute, sources, n_sources, bytes_max);
+    if (name == NULL)
+        return cf_log_no_memory("a path");
+    status = write_folder(from, name, compute, sources, n_sources, bytes_max);
     free(name);
     return status;
 }

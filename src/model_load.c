@@ -33,7 +33,8 @@ static cf_status shape_check(const cf_param *p, const cf_tensor *tensor)
         return CF_OK;
     shape_format(p->n_dims, p->dims, want, sizeof(want));
     shape_format(tensor->n_dims, tensor->dims, have, sizeof(have));
-    cf_log_error("%s: tensor '%s' has shape %s, config.json asks for %s",
+    cf_log_error("%s: tensor '%s' has shape %s, config.json asks for %s: "
+                 "correct config.json, or get the model again",
                  tensor->path, tensor->name, have, want);
     return CF_MALFORMED;
 }
@@ -63,8 +64,10 @@ static cf_status param_load(cf_model *model, cf_param *p, const char *folder,
     cf_status status;
 
     if (tensor == NULL) {
-        cf_log_error("%s: tensor '%s' is missing from the weights", folder,
-                     p->name);
+        cf_log_error(
+            "%s: tensor '%s' is missing from the weights: get the model "
+            "again, or correct config.json",
+            folder, p->name);
         return CF_MALFORMED;
     }
     status = shape_check(p, tensor);
@@ -139,7 +142,8 @@ static cf_status others_check(const cf_model *model, const cf_tensors *tensors)
             continue;
         }
         cf_log_error("%s: tensor '%s' is not part of the model that "
-                     "config.json describes: chunkflow would drop it",
+                     "config.json describes: chunkflow would drop it; "
+                     "correct config.json, or remove the tensor",
                      tensor->path, tensor->name);
         status = CF_MALFORMED;
     }

@@ -37,7 +37,7 @@ static cf_status folders_make(const char *path)
     cf_status status = CF_OK;
 
     if (copy == NULL)
-        return CF_NO_MEMORY;
+        return cf_log_no_memory("a path");
     for (char *at = copy + 1; status == CF_OK; at++) {
         char was = *at;
 
@@ -45,8 +45,9 @@ static cf_status folders_make(const char *path)
             continue;
         *at = '\0';
         if (mkdir(copy, 0777) != 0 && errno != EEXIST) {
-            cf_log_error("cannot make the folder '%s' of --output: %s", copy,
-                         strerror(errno));
+            cf_log_error("cannot make the folder '%s' of --output: %s; name a "
+                         "folder that can be made",
+                         copy, strerror(errno));
             status = CF_INVALID;
         }
         *at = was;
@@ -57,20 +58,69 @@ static cf_status folders_make(const char *path)
     return status;
 }
 
-static cf_status run_files_remove(const char *folder, DIR *dir)
+/* Whether a path is another one or lies in it, whatever links lead there. */
+static bool is_within(const char *path, const char *other)
 {
-    struct dirent *entry;
+    char *real = realpath(path, NULL), *real_other = realpath(other, NULL);
+    bool within = false;
+
+    if (real != NULL && real_other != NULL) {
+        size_t n = strlen(real_other);
+
+        within = strncmp(real, real_other, n) == 0 &&
+                 (real[n] == '/' || real[n] == '\0');
+    }
+    free(real_other);
+    free(real);
+    return within;
+}
+
+/* A run that starts from the model of an earlier run must not remove it. */
+static cf_status model_check(const char *path, const char *model)
+{
+    if (!is_within(model, path))
+        return CF_OK;
+    cf_log_error("--model '%s' is part of the run that --overwrite would "
+                 "remove: name another --output, or move the model first",
+                 model);
+    return CF_INVALID;
+}
+
+static cf_status path_remove(const char *path, const char *unused)
+{
+    (void)unused;
+    return cf_path_remove(path);
+}
+
+typedef cf_status path_visit(const char *path, const char *model);
+
+/* Visit each run file in the folder, until one visit fails. */
+static cf_status run_files_visit(const char *folder, DIR *dir,
+                                 path_visit *visit, const char *model)
+{
+    const struct dirent *entry;
     cf_status status = CF_OK;
 
+    rewinddir(dir);
     while (status == CF_OK && (entry = readdir(dir)) != NULL) {
         char *path;
 
         if (!is_run_file(entry->d_name))
             continue;
         path = cf_path_join(folder, "/", entry->d_name);
-        status = path == NULL ? CF_NO_MEMORY : cf_path_remove(path);
+        status = path == NULL ? CF_NO_MEMORY : visit(path, model);
         free(path);
     }
+    return status;
+}
+
+static cf_status run_files_remove(const char *folder, DIR *dir,
+                                  const char *model)
+{
+    cf_status status = run_files_visit(folder, dir, model_check, model);
+
+    if (status == CF_OK)
+        status = run_files_visit(folder, dir, path_remove, model);
     return status;
 }
 
@@ -84,7 +134,8 @@ static bool is_empty(DIR *dir)
     return true;
 }
 
-cf_status cf_output_open(const char *path, cf_output_mode mode)
+cf_status cf_output_open(const char *path, cf_output_mode mode,
+                         const char *model)
 {
     cf_status status;
     DIR *dir;
@@ -98,11 +149,12 @@ cf_status cf_output_open(const char *path, cf_output_mode mode)
         return status;
     dir = opendir(path);
     if (dir == NULL || access(path, W_OK | X_OK) != 0) {
-        cf_log_error("cannot write into --output '%s': %s", path,
-                     strerror(errno));
+        cf_log_error("cannot write into --output '%s': %s; name a folder that "
+                     "you may write to",
+                     path, strerror(errno));
         status = CF_INVALID;
     } else if (mode == CF_OUTPUT_OVERWRITE) {
-        status = run_files_remove(path, dir);
+        status = run_files_remove(path, dir, model);
     } else if (mode == CF_OUTPUT_NEW && !is_empty(dir)) {
         cf_log_error("--output '%s' is not empty: name another folder, or add "
                      "--resume to go on with the run in it or --overwrite to "

@@ -2,6 +2,7 @@
 #include "src/run.h"
 
 #include <omp.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "src/log.h"
@@ -73,22 +74,23 @@ cf_status cf_run_size(const cf_run *run, cf_run_carver carve, void *command,
     const size_t budget = options->memory_bytes > 0
                               ? (size_t)options->memory_bytes
                               : cf_machine_memory_bytes();
-    char have[32], want[32];
+    char have[32], want[32], retain[64] = "";
 
     cf_arena_open_dry(sizes);
     carve(command, sizes);
     if (!sizes->overflow && sizes->used <= budget)
         return CF_OK;
+    if (need->params.retained_chunks_max > 1)
+        snprintf(retain, sizeof(retain), " or --retain-chunks (now %u)",
+                 (unsigned)need->params.retained_chunks_max);
     cf_log_error(
         "needs %s of memory, %s %s: the longest sequence has %u "
-        "tokens; try a smaller --chunk-size (now %u) or "
-        "--retain-chunks (now %u), or --max-length",
+        "tokens; try a smaller --chunk-size (now %u)%s, or --max-length",
         sizes->overflow ? "more than can be counted"
                         : cf_bytes_format(sizes->used, want, sizeof(want)),
         options->memory_bytes > 0 ? "--memory allows" : "this machine has",
         cf_bytes_format(budget, have, sizeof(have)),
-        (unsigned)need->longest_tok, (unsigned)need->chunk_size_tok,
-        (unsigned)need->params.retained_chunks_max);
+        (unsigned)need->longest_tok, (unsigned)need->chunk_size_tok, retain);
     return CF_NO_MEMORY;
 }
 

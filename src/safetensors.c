@@ -76,12 +76,12 @@ static cf_status append_file(cf_tensors *tensors, const char *path)
     cf_status status;
 
     if (file == NULL)
-        return CF_NO_MEMORY;
+        return cf_log_no_memory(path);
     tensors->files = file;
     file += tensors->n_files;
     file->path = strdup(path);
     if (file->path == NULL)
-        return CF_NO_MEMORY;
+        return cf_log_no_memory(path);
     status = map_file(path, file);
     if (status != CF_OK) {
         free(file->path);
@@ -267,7 +267,9 @@ cf_status cf_tensors_open_folder(const char *folder, cf_tensors **tensors_p)
     cf_status status = CF_NO_MEMORY;
     bool sharded;
 
-    if (single != NULL && index != NULL && tensors != NULL)
+    if (tensors == NULL)
+        (void)cf_log_no_memory(folder);
+    else if (single != NULL && index != NULL)
         status = find_weights(folder, single, index, &sharded);
     if (status == CF_OK)
         status = sharded ? open_index(folder, index, tensors)
@@ -286,7 +288,7 @@ cf_status cf_tensors_open_file(const char *path, cf_tensors **tensors_p)
 {
     cf_tensors *tensors = calloc(1, sizeof(*tensors));
     cf_status status =
-        tensors == NULL ? CF_NO_MEMORY : open_single(path, tensors);
+        tensors == NULL ? cf_log_no_memory(path) : open_single(path, tensors);
 
     if (status != CF_OK) {
         cf_tensors_close(tensors);

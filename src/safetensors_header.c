@@ -105,7 +105,7 @@ static cf_status read_entry(const char *path, const char *name,
     cf_tensor_entry e = {.name = strdup(name)};
 
     if (e.name == NULL)
-        return CF_NO_MEMORY;
+        return cf_log_no_memory(path);
     e.tensor.name = e.name;
     e.tensor.path = path;
     status = read_dtype(path, name, info, &e.tensor.dtype);
@@ -220,7 +220,7 @@ static cf_status read_entries(cf_tensor_list *list, const char *path,
         reallocarray(list->entries, capacity, sizeof(*entries));
 
     if (entries == NULL)
-        return CF_NO_MEMORY;
+        return cf_log_no_memory(path);
     list->entries = entries;
     for (void *at = json_object_iter(header); at != NULL;
          at = json_object_iter_next(header, at)) {

@@ -9,6 +9,7 @@
 
 #include "src/convert.h"
 #include "src/files.h"
+#include "src/log.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -80,7 +81,7 @@ static cf_status describe_size(json_t *header, size_t element_bytes,
         if (json_object_set_new(header, sources[i].name,
                                 describe_source(&sources[i], begin, *end_p)) !=
             0)
-            return CF_NO_MEMORY;
+            return cf_log_no_memory("the header of the tensors");
     }
     return CF_OK;
 }
@@ -92,16 +93,21 @@ static cf_status format_header(const cf_tensor_source *sources,
 {
     json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     uint64_t data_bytes = 0;
-    cf_status status = header == NULL ? CF_NO_MEMORY : CF_OK;
+    cf_status status = CF_OK;
     char *text = NULL;
 
+    if (header == NULL)
+        return cf_log_no_memory("the header of the tensors");
     for (size_t bytes = 8; status == CF_OK && bytes >= 2; bytes /= 2)
         status = describe_size(header, bytes, sources, n_sources, &data_bytes);
-    if (status == CF_OK)
+    if (status == CF_OK) {
         text = json_dumps(header, JSON_COMPACT | JSON_PRESERVE_ORDER);
+        if (text == NULL)
+            status = cf_log_no_memory("the header of the tensors");
+    }
     json_decref(header);
-    if (text == NULL)
-        return CF_NO_MEMORY;
+    if (status != CF_OK)
+        return status;
     *text_p = text;
     *data_bytes_p = data_bytes;
     return CF_OK;
@@ -111,7 +117,7 @@ cf_status cf_tensors_head_format(const cf_tensor_source *sources,
                                  size_t n_sources, char **head_p,
                                  size_t *n_head_p, uint64_t *data_bytes_p)
 {
-    char *text, *head;
+    char *text = NULL, *head;
     uint64_t length;
     size_t n;
     cf_status status = format_header(sources, n_sources, &text, data_bytes_p);
@@ -129,7 +135,7 @@ cf_status cf_tensors_head_format(const cf_tensor_source *sources,
         *n_head_p = sizeof(length) + n;
     }
     free(text);
-    return head == NULL ? CF_NO_MEMORY : CF_OK;
+    return head == NULL ? cf_log_no_memory("the header of the tensors") : CF_OK;
 }
 
 /* ---- data ---- */
@@ -159,7 +165,8 @@ static cf_status write_data(const out_file *out, cf_compute compute,
                             const cf_tensor_source *sources, size_t n_sources)
 {
     void *buffer = malloc(BUFFER_ELEMENTS * sizeof(double));
-    cf_status status = buffer == NULL ? CF_NO_MEMORY : CF_OK;
+    cf_status status =
+        buffer == NULL ? cf_log_no_memory("a tensor's buffer") : CF_OK;
 
     for (size_t bytes = 8; bytes >= 2; bytes /= 2)
         for (size_t i = 0; status == CF_OK && i < n_sources; i++)
@@ -214,8 +221,8 @@ cf_status cf_tensors_write(const char *path, cf_compute compute,
     char *temporary = cf_path_join(path, "", ".tmp");
     out_file out = {.path = path, .temporary = temporary, .fd = -1};
     char *head = NULL;
-    size_t n_head;
-    uint64_t data_bytes;
+    size_t n_head = 0;
+    uint64_t data_bytes = 0;
     cf_status status = CF_NO_MEMORY;
 
     if (temporary == NULL)

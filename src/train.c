@@ -148,8 +148,8 @@ static cf_status output_begin(training *t)
                                 .log_every = t->options->log_every,
                                 .quiet = t->options->quiet};
     char *config, *metrics;
-    cf_status status =
-        cf_output_open(t->options->output, output_mode(t->options));
+    cf_status status = cf_output_open(
+        t->options->output, output_mode(t->options), t->options->model);
 
     if (status != CF_OK)
         return status;

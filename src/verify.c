@@ -123,16 +123,19 @@ static uint32_t longest_that_fits(verification *v)
 static cf_status size_up(verification *v, cf_arena *sizes)
 {
     char have[32];
+    uint32_t longest_tok = 0;
 
-    if (fits(v) || !runs_whole(v))
+    if (runs_whole(v) && !fits(v))
+        longest_tok = longest_that_fits(v);
+    /* It fits, or not even the shortest would: then it is not the length. */
+    if (longest_tok == 0)
         return cf_run_size(&v->run, carve, v, &v->chunked.need, sizes);
     cf_log_error("the unsplit side, one sequence of %u tokens, does not fit "
                  "%s of memory: the longest sequence that would has %u tokens, "
                  "try --max-length %u",
                  (unsigned)v->whole.need.longest_tok,
                  cf_bytes_format(budget_of(v), have, sizeof(have)),
-                 (unsigned)longest_that_fits(v),
-                 (unsigned)longest_that_fits(v));
+                 (unsigned)longest_tok, (unsigned)longest_tok);
     return CF_NO_MEMORY;
 }
 
@@ -145,7 +148,7 @@ static cf_status batch_choose(verification *v)
 
     v->batch = malloc(v->batches.global_batch * sizeof(*v->batch));
     if (v->batch == NULL)
-        return CF_NO_MEMORY;
+        return cf_log_no_memory("the first batch");
     v->n_batch = cf_batches_at(&v->batches, 1, v->batch);
     for (size_t i = 0; i < v->n_batch; i++)
         if (targets[v->batch[i]] > 0)
@@ -201,6 +204,12 @@ static double element(const void *x, size_t i, cf_compute compute)
                                       : (double)((const float *)x)[i];
 }
 
+/* The larger one; once one is not a number, that. */
+static double larger(double a, double b)
+{
+    return isnan(a) || b <= a ? a : b;
+}
+
 /* max |a - b| / max |b|, counted into the verdict; a maximum of 0 asks for
  * equality, and what is not a number is different. */
 static void compare(verification *v, const char *name, size_t n,
@@ -211,15 +220,12 @@ static void compare(verification *v, const char *name, size_t n,
     for (size_t i = 0; i < n; i++) {
         double x = element(a, i, compute), y = element(b, i, compute);
 
-        if (!(fabs(x - y) <= difference))
-            difference = fabs(x - y);
-        if (!(fabs(y) <= scale))
-            scale = fabs(y);
+        difference = larger(difference, fabs(x - y));
+        scale = larger(scale, fabs(y));
     }
     relative = difference == 0 ? 0 : difference / scale;
     printf("%-56s %.3e\n", name, relative);
-    if (!(relative <= v->worst))
-        v->worst = relative;
+    v->worst = larger(v->worst, relative);
 }
 
 static void whole_compare(verification *v)

@@ -136,7 +136,7 @@ START_TEST(a_failed_write_keeps_the_old_file_and_leaves_nothing)
     ck_assert_int_eq(cf_file_write(scratch_path("file"), write_half, "new"),
                      CF_IO);
     log = errors_end();
-    ck_assert_ptr_nonnull(strstr(log, "cannot be written"));
+    ck_assert_ptr_nonnull(strstr(log, "cannot write it"));
     text = scratch_read("file", NULL);
     ck_assert_str_eq(text, "old");
     free(text);

@@ -204,14 +204,15 @@ START_TEST(a_file_that_cannot_be_written_is_named)
     errors_begin();
     ck_assert_int_eq(cf_metrics_open(&params, &metrics), CF_IO);
     log = errors_end();
-    ck_assert_ptr_nonnull(strstr(log, "none/m.jsonl: No such file"));
+    ck_assert_ptr_nonnull(
+        strstr(log, "none/m.jsonl: cannot open it: No such file"));
 
     metrics = metrics_open("/dev/full", 1, 1, true);
     errors_begin();
     ck_assert_int_eq(cf_metrics_append(metrics, &report_of_a_step), CF_IO);
     log = errors_end();
     ck_assert_ptr_nonnull(
-        strstr(log, "/dev/full: cannot be written: No space left on device"));
+        strstr(log, "/dev/full: cannot write it: No space left on device"));
     errors_begin();
     cf_metrics_close(metrics);
     (void)errors_end();
