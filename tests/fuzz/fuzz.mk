@@ -14,8 +14,8 @@ libs = -ljansson -lyaml -lm
 sources = $(patsubst $(TOP)/%,%,$(wildcard \
 	$(TOP)/chunker/*.c $(TOP)/pipeline/*.c $(TOP)/src/dataset*.c \
 	$(TOP)/src/options*.c $(TOP)/src/model_config*.c $(TOP)/src/rope*.c)) \
-	src/convert.c src/files.c src/json.c src/safetensors.c \
-	src/safetensors_header.c src/size.c
+	src/checkpoint_state.c src/convert.c src/files.c src/hash.c src/json.c \
+	src/safetensors.c src/safetensors_header.c src/size.c
 shared = tests/fuzz/fuzz.c tests/fuzz/dataset_laws.c tests/fuzz/plan_input.c \
 	tests/lib/schedule_oracle.c
 targets = $(patsubst $(TOP)/tests/fuzz/%.c,%,$(wildcard $(TOP)/tests/fuzz/fuzz_*.c))

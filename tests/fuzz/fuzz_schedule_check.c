@@ -1,7 +1,8 @@
 /* fuzz_schedule_check.c - plans and schedules with any damage: the checks end
  * without harm, and say of a schedule what the tests' oracle says.
  *
- * u8 lengths, a plan's input (plan_input.h), then edits of four bytes each.
+ * u8 lengths (up to 12), a plan's input (plan_input.h), then edits of four bytes
+ * each.
  */
 #include "tests/fuzz/plan_input.h"
 #include "tests/lib/schedule_oracle.h"
@@ -15,7 +16,7 @@ typedef enum edit_kind {
     EDIT_SWAP_OPS,
     EDIT_DROP_OP,
     EDIT_FIRST_OP,
-    EDIT_RETAINED,
+    EDIT_PARAMS,
     EDIT_CHUNK,
     EDIT_PIECE,
     EDIT_COUNT,
@@ -69,8 +70,11 @@ static void edit_schedule(const plan_edit *edit, cf_schedule *schedule)
         schedule->first_op[edit->at % (schedule->params.n_stages + 1)] =
             (size_t)(int32_t)edit->value;
         break;
-    case EDIT_RETAINED:
-        schedule->params.retained_chunks_max = edit->value;
+    case EDIT_PARAMS:
+        if (edit->at % 2 == 0)
+            schedule->params.retained_chunks_max = edit->value;
+        else
+            schedule->params.kind = (cf_schedule_kind)edit->value;
         break;
     case EDIT_OP_KIND:
         if (op != NULL)
@@ -167,10 +171,15 @@ static void check_verdict(const cf_chunk_plan *plan,
                  "what is broken has a rule");
     if (judged && !is_sound(schedule))
         fuzz_require(status == CF_MALFORMED, "lists lie behind each other");
-    else if (judged)
+    else if (judged) {
+        const bool simulated = fuzz_simulate(plan, schedule);
+
+        fuzz_require(status != CF_OK || simulated,
+                     "what passes can be simulated");
         fuzz_require((oracle_judge(plan, schedule) == NULL) ==
                          (status == CF_OK),
                      "checker and oracle agree");
+    }
 }
 
 static void check_damaged(fuzz_input *input, const plan_input *lengths,
@@ -187,14 +196,15 @@ static void check_damaged(fuzz_input *input, const plan_input *lengths,
     if (cf_chunk_plan_check(plan, lengths->len_tok, lengths->n_seqs) == CF_OK)
         check_coverage(lengths, plan);
     check_verdict(plan, schedule);
-    if (is_sound(schedule))
-        (void)cf_schedule_format(schedule, text, sizeof(text));
+    if (!is_sound(schedule))
+        return;
+    (void)cf_schedule_format(schedule, text, sizeof(text));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
     fuzz_input input = {bytes, n};
-    const uint8_t seqs_max = fuzz_read_u8(&input);
+    const uint8_t seqs_max = fuzz_read_u8(&input) % 13;
     plan_input lengths = plan_input_open(&input, seqs_max);
     cf_chunk_plan plan;
 

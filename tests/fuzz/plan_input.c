@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 enum {
-    STAGE_CHUNKS_MAX = 1 << 12 /* stages times chunks: more only takes longer */
+    STAGE_CHUNKS_MAX = 1 << 7 /* stages times chunks: more only takes longer */
 };
 
 static uint32_t read_length(fuzz_input *input, unsigned width)
@@ -22,9 +22,11 @@ static uint32_t read_length(fuzz_input *input, unsigned width)
 plan_input plan_input_open(fuzz_input *input, size_t seqs_max)
 {
     plan_input plan = {0};
+    const uint8_t how = fuzz_read_u8(input);
     unsigned width;
 
-    plan.params.n_stages = 1 + fuzz_read_u8(input) % 8u;
+    plan.params.n_stages = 1 + how % 8u;
+    plan.params.kind = (cf_schedule_kind)(how / 8u % CF_SCHEDULE_KIND_COUNT);
     plan.params.retained_chunks_max = fuzz_read_u8(input);
     if (plan.params.retained_chunks_max == 0)
         plan.params.retained_chunks_max = UINT32_MAX;
@@ -53,6 +55,20 @@ static bool has_zero(const plan_input *input)
     return found;
 }
 
+static bool is_whole(const plan_input *input)
+{
+    return input->params.kind == CF_SCHEDULE_1F1B ||
+           input->params.kind == CF_SCHEDULE_1F1B_RECOMPUTE;
+}
+
+static cf_status build(const plan_input *input, cf_chunk_plan *plan)
+{
+    if (is_whole(input))
+        return cf_chunk_plan_build_whole(input->len_tok, input->n_seqs, plan);
+    return cf_chunk_plan_build(input->len_tok, input->n_seqs,
+                               input->chunk_size_tok, plan);
+}
+
 cf_status fuzz_plan_open(const plan_input *input, int fill,
                          cf_chunk_plan *plan_p)
 {
@@ -62,6 +78,8 @@ cf_status fuzz_plan_open(const plan_input *input, int fill,
 
     fuzz_require((status == CF_INVALID) == has_zero(input),
                  "only zeros are invalid");
+    if (status == CF_OK && is_whole(input))
+        status = cf_chunk_plan_bound_whole(input->n_seqs, &plan.capacity);
     if (status != CF_OK)
         return status;
     if (plan.capacity.n_chunks > STAGE_CHUNKS_MAX / input->params.n_stages)
@@ -71,9 +89,7 @@ cf_status fuzz_plan_open(const plan_input *input, int fill,
     plan.pieces =
         fuzz_allocate(plan.capacity.n_pieces, sizeof(*plan.pieces), fill);
     plan.scratch = fuzz_allocate(plan.capacity.scratch_bytes, 1, fill);
-    fuzz_require(cf_chunk_plan_build(input->len_tok, input->n_seqs,
-                                     input->chunk_size_tok, &plan) == CF_OK,
-                 "what has a bound can be built");
+    fuzz_require(build(input, &plan) == CF_OK, "what has a bound can be built");
     *plan_p = plan;
     return CF_OK;
 }
@@ -102,6 +118,31 @@ cf_schedule fuzz_schedule_open(const cf_chunk_plan *plan,
     fuzz_require(cf_schedule_build(plan, &params, &schedule) == CF_OK,
                  "a plan has a schedule");
     return schedule;
+}
+
+bool fuzz_simulate(const cf_chunk_plan *plan, const cf_schedule *schedule)
+{
+    const cf_cost_table table = cf_cost_linear();
+    const cf_cost_model cost = {.compute = cf_cost_compute, .context = &table};
+    cf_simulation simulation = {0};
+    cf_op_ref where;
+    bool sane;
+    cf_status status = cf_simulate_bound(schedule, &simulation.scratch_bytes);
+
+    fuzz_require(status == CF_OK, "a simulation has a bound");
+    simulation.scratch = fuzz_allocate(simulation.scratch_bytes, 1, 0xff);
+    simulation.peaks = fuzz_allocate(schedule->params.n_stages,
+                                     sizeof(*simulation.peaks), 0xff);
+    simulation.times =
+        fuzz_allocate(schedule->ops_capacity, sizeof(*simulation.times), 0xff);
+    status = cf_simulate(plan, schedule, &cost, &simulation, &where);
+    sane = status == CF_OK && simulation.makespan >= 0 &&
+           simulation.bubble_ratio >= 0 && simulation.bubble_ratio < 1 &&
+           simulation.useful >= 0 && simulation.useful <= 1;
+    free(simulation.scratch);
+    free(simulation.peaks);
+    free(simulation.times);
+    return sane;
 }
 
 void fuzz_schedule_close(cf_schedule *schedule)
