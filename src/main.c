@@ -28,6 +28,7 @@ int main(int argc, char **argv)
         [CF_COMMAND_EVAL] = cf_command_eval,
         [CF_COMMAND_VERIFY] = cf_command_verify,
         [CF_COMMAND_EXPORT] = cf_command_export,
+        [CF_COMMAND_SIMULATE] = cf_command_simulate,
     };
     cf_options options;
     cf_options_outcome outcome;

@@ -227,5 +227,9 @@ void cf_options_close(cf_options *options)
     free(options->model);
     free(options->output);
     free(options->against);
+    free(options->lengths);
+    free(options->cost);
+    free(options->svg);
+    free(options->trace);
     *options = (cf_options){0};
 }

@@ -9,6 +9,7 @@
 #define CF_OPTIONS_H
 
 #include <chunkflow/base.h>
+#include <chunkflow/schedule.h>
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -19,7 +20,8 @@ typedef enum cf_command {
     CF_COMMAND_TRAIN,
     CF_COMMAND_EVAL,
     CF_COMMAND_VERIFY,
-    CF_COMMAND_EXPORT
+    CF_COMMAND_EXPORT,
+    CF_COMMAND_SIMULATE
 } cf_command;
 
 typedef enum cf_lr_schedule {
@@ -65,6 +67,8 @@ typedef struct cf_options {
 
     uint32_t chunk_size_tok;
     uint32_t retained_chunks_max;
+    uint32_t pipeline_stages;
+    cf_schedule_kind schedule;
     cf_recompute recompute;
     cf_compute compute;
     cf_backend backend;
@@ -97,7 +101,13 @@ typedef struct cf_options {
 
     char *against;    /* verify */
     double tolerance; /* verify; < 0 = by compute type */
-    bool json;        /* eval */
+    bool json;        /* eval, simulate */
+
+    /* simulate */
+    char *lengths; /* file; or data */
+    char *cost; /* NULL = linear */
+    char *svg;
+    char *trace;
 } cf_options;
 
 typedef enum cf_options_outcome {

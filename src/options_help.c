@@ -4,7 +4,8 @@
 #include <string.h>
 
 enum {
-    HELP_COLUMN = 27
+    HELP_COLUMN = 27,
+    HELP_WIDTH = 80
 };
 
 static const char *command_help(cf_command command)
@@ -18,6 +19,8 @@ static const char *command_help(cf_command command)
         return "prove chunked == unsplit on your own model and data";
     case CF_COMMAND_EXPORT:
         return "write a Hugging Face folder from a training state";
+    case CF_COMMAND_SIMULATE:
+        return "schedule a batch without a model: bubbles, peaks, timeline";
     }
     return "";
 }
@@ -27,7 +30,7 @@ void cf_help_print(FILE *file)
     (void)fputs("usage: chunkflow COMMAND [options]\n\n"
                 "Chunk-centric long-context fine-tuning.\n\n",
                 file);
-    for (unsigned command = CF_COMMAND_TRAIN; command <= CF_COMMAND_EXPORT;
+    for (unsigned command = CF_COMMAND_TRAIN; command <= CF_COMMAND_SIMULATE;
          command++)
         (void)fprintf(file, "  %-8s %s\n", cf_command_name(command),
                       command_help(command));
@@ -36,31 +39,54 @@ void cf_help_print(FILE *file)
                 file);
 }
 
+/* The help of an option, with its choices. */
+static size_t format_help(const cf_option *option, char *buf, size_t size)
+{
+    const char *separator = ": ";
+    size_t n = (size_t)snprintf(buf, size, "%s", option->help);
+
+    if (option->choices == NULL)
+        return n;
+    for (const cf_choice *c = option->choices; c->name != NULL; c++) {
+        if (c->later || n >= size)
+            continue;
+        n += (size_t)snprintf(buf + n, size - n, "%s%s", separator, c->name);
+        separator = ", ";
+    }
+    return n;
+}
+
+/* What stands behind it in brackets. */
+static size_t format_default(const cf_option *option, unsigned bit, char *buf,
+                             size_t size)
+{
+    const char *text = option->initial;
+
+    if ((option->required & bit) != 0)
+        text = "required";
+    else if (text == NULL)
+        text = option->fallback;
+    if (text == NULL) {
+        buf[0] = '\0';
+        return 0;
+    }
+    return (size_t)snprintf(buf, size, " [%s]", text);
+}
+
 static void print_option(FILE *file, const cf_option *option, unsigned bit)
 {
+    char help[256], initial[64];
+    size_t n = format_help(option, help, sizeof(help)) +
+               format_default(option, bit, initial, sizeof(initial));
     int width = fprintf(file, "  --%s%s%s", option->name,
                         option->metavar != NULL ? " " : "",
                         option->metavar != NULL ? option->metavar : "");
 
     (void)fprintf(file, "%*s%s", width < HELP_COLUMN ? HELP_COLUMN - width : 1,
-                  "", option->help);
-    if (option->choices != NULL) {
-        const char *separator = ": ";
-
-        for (const cf_choice *c = option->choices; c->name != NULL; c++) {
-            if (c->later)
-                continue;
-            (void)fprintf(file, "%s%s", separator, c->name);
-            separator = ", ";
-        }
-    }
-    if ((option->required & bit) != 0)
-        (void)fputs(" [required]", file);
-    else if (option->initial != NULL)
-        (void)fprintf(file, " [%s]", option->initial);
-    else if (option->fallback != NULL)
-        (void)fprintf(file, " [%s]", option->fallback);
-    (void)fputs("\n", file);
+                  "", help);
+    if (HELP_COLUMN + n > HELP_WIDTH) /* a line of its own */
+        (void)fprintf(file, "\n%*s", HELP_COLUMN - 1, "");
+    (void)fprintf(file, "%s\n", initial);
 }
 
 void cf_help_print_command(FILE *file, cf_command command)

@@ -13,10 +13,11 @@
 #define TRAIN  (1U << CF_COMMAND_TRAIN)
 #define EVAL   (1U << CF_COMMAND_EVAL)
 #define VERIFY (1U << CF_COMMAND_VERIFY)
+#define SIMULATE (1U << CF_COMMAND_SIMULATE)
 #define EXPORT (1U << CF_COMMAND_EXPORT)
 #define STEP   (TRAIN | VERIFY) /* commands that run an optimizer step's loss */
 #define ALL    (TRAIN | EVAL | VERIFY)
-#define EVERY  (ALL | EXPORT)
+#define EVERY  (ALL | EXPORT | SIMULATE)
 
 /* Tokens, chunks and sequences are uint32_t, and sums of a few stay inside. */
 #define COUNT_MAX (1U << 30)
@@ -48,6 +49,14 @@ static const cf_choice backends[] = {
     {NULL, 0, false},
 };
 
+static const cf_choice schedules[] = {
+    {"state-aware", CF_SCHEDULE_STATE_AWARE, false},
+    {"paper", CF_SCHEDULE_PAPER, false},
+    {"1f1b", CF_SCHEDULE_1F1B, false},
+    {"1f1b-recompute", CF_SCHEDULE_1F1B_RECOMPUTE, false},
+    {NULL, 0, false},
+};
+
 static const cf_choice lr_schedules[] = {
     {"constant", CF_LR_CONSTANT, false},
     {"linear", CF_LR_LINEAR, false},
@@ -64,10 +73,13 @@ static const cf_choice export_dtypes[] = {
 
 /* clang-format off */
 const cf_option cf_option_table[] = {
-    {.name = "model", .metavar = "DIR", .commands = EVERY, .required = ALL,
+    {.name = "model", .metavar = "DIR", .commands = EVERY & ~SIMULATE, .required = ALL,
      FIELD(TEXT, model), .help = "Hugging Face folder to start from"},
-    {.name = "data", .metavar = "FILE", .commands = ALL, .required = ALL,
+    {.name = "data", .metavar = "FILE", .commands = ALL | SIMULATE,
+     .required = ALL,
      FIELD(TEXTS, data), .help = ".jsonl, or prefix of .bin/.idx; repeatable"},
+    {.name = "lengths", .metavar = "FILE", .commands = SIMULATE,
+     FIELD(TEXT, lengths), .help = "a length in tokens a line, for --data"},
     {.name = "output", .metavar = "DIR", .commands = TRAIN | EXPORT,
      .required = TRAIN | EXPORT,
      FIELD(TEXT, output), .help = "run folder"},
@@ -85,12 +97,18 @@ const cf_option cf_option_table[] = {
      WHOLE(32, keep, COUNT, 1, 1024), .initial = "2",
      .help = "training states that stay"},
 
-    {.name = "chunk-size", .metavar = "TOK", .commands = ALL,
+    {.name = "chunk-size", .metavar = "TOK", .commands = ALL | SIMULATE,
      WHOLE(32, chunk_size_tok, TOKENS, 1, COUNT_MAX), .initial = "2048",
      .help = "tokens per chunk"},
-    {.name = "retain-chunks", .metavar = "K", .commands = STEP,
+    {.name = "retain-chunks", .metavar = "K", .commands = STEP | SIMULATE,
      WHOLE(32, retained_chunks_max, COUNT, 1, COUNT_MAX), .initial = "1",
      .help = "chunks of a group whose activations are kept"},
+    {.name = "pipeline-stages", .metavar = "P", .commands = SIMULATE,
+     WHOLE(32, pipeline_stages, COUNT, 1, COUNT_MAX), .initial = "1",
+     .help = "that the layers are spread over"},
+    {.name = "schedule", .metavar = "NAME", .commands = SIMULATE,
+     FIELD(CHOICE, schedule), .choices = schedules, .initial = "state-aware",
+     .help = "order"},
     {.name = "recompute", .metavar = "POLICY", .commands = STEP,
      FIELD(CHOICE, recompute), .choices = recomputes, .initial = "selective",
      .help = "inside one"},
@@ -107,7 +125,7 @@ const cf_option cf_option_table[] = {
      WHOLE(64, memory_bytes, BYTES, 1, UINT64_MAX), .fallback = "RAM or cgroup",
      .help = "refuse a run that needs more"},
 
-    {.name = "global-batch", .metavar = "N", .commands = STEP, .identity = true,
+    {.name = "global-batch", .metavar = "N", .commands = STEP | SIMULATE, .identity = true,
      WHOLE(32, global_batch, COUNT, 1, COUNT_MAX), .initial = "32",
      .help = "sequences per step"},
     {.name = "steps", .metavar = "N", .commands = TRAIN,
@@ -119,13 +137,13 @@ const cf_option cf_option_table[] = {
     {.name = "epochs", .metavar = "N", .commands = TRAIN,
      WHOLE(32, epochs, COUNT, 1, COUNT_MAX), .initial = "1",
      .help = "passes over the data, without --steps"},
-    {.name = "max-length", .metavar = "TOK", .commands = ALL, .identity = true,
+    {.name = "max-length", .metavar = "TOK", .commands = ALL | SIMULATE, .identity = true,
      WHOLE(32, max_length_tok, TOKENS, 1, UINT32_MAX), .fallback = "none",
      .help = "skip, and count, longer sequences"},
-    {.name = "seed", .metavar = "N", .commands = STEP, .identity = true,
+    {.name = "seed", .metavar = "N", .commands = STEP | SIMULATE, .identity = true,
      WHOLE(64, seed, COUNT, 0, UINT64_MAX), .initial = "0",
      .help = "of the order of the sequences"},
-    {.name = "no-shuffle", .commands = STEP, .identity = true,
+    {.name = "no-shuffle", .commands = STEP | SIMULATE, .identity = true,
      FIELD(FLAG_OFF, shuffle), .help = "take the sequences in file order"},
 
     {.name = "learning-rate", .metavar = "X", .commands = TRAIN, .identity = true,
@@ -166,15 +184,23 @@ const cf_option cf_option_table[] = {
      .help = "largest relative difference"},
     {.name = "dry-run", .commands = TRAIN,
      FIELD(FLAG, dry_run), .help = "counts, memory and plan; no training"},
-    {.name = "json", .commands = EVAL,
+    {.name = "json", .commands = EVAL | SIMULATE,
      FIELD(FLAG, json), .help = "one JSON object instead of tables"},
     {.name = "log-every", .metavar = "N", .commands = TRAIN,
      WHOLE(32, log_every, COUNT, 1, COUNT_MAX), .initial = "1",
      .help = "steps between lines of progress"},
-    {.name = "quiet", .commands = EVERY,
+    {.name = "quiet", .commands = EVERY & ~SIMULATE,
      FIELD(FLAG, quiet), .help = "no progress"},
     {.name = "verbose", .commands = TRAIN,
      FIELD(FLAG, verbose), .help = "print the op list of every step"},
+    {.name = "cost", .metavar = "COST", .commands = SIMULATE,
+     FIELD(TEXT, cost), .fallback = "linear",
+     .help = "linear, or of an OP,TOKEN,PAIR[,LEAST]"},
+    {.name = "svg", .metavar = "FILE", .commands = SIMULATE,
+     FIELD(TEXT, svg), .fallback = "none", .help = "picture of the timeline"},
+    {.name = "trace", .metavar = "FILE", .commands = SIMULATE,
+     FIELD(TEXT, trace), .fallback = "none",
+     .help = "the same for ui.perfetto.dev"},
     {.name = "config", .metavar = "FILE", .commands = EVERY,
      .kind = CF_OPTION_CONFIG,
      .help = "YAML with these names, _ for -; flags win"},
@@ -209,7 +235,7 @@ typedef struct command_row {
 static const command_row commands[] = {
     {"train", CF_COMMAND_TRAIN, false},   {"eval", CF_COMMAND_EVAL, false},
     {"verify", CF_COMMAND_VERIFY, false}, {"plan", CF_COMMAND_TRAIN, true},
-    {"simulate", CF_COMMAND_TRAIN, true}, {"export", CF_COMMAND_EXPORT, false},
+    {"simulate", CF_COMMAND_SIMULATE, false}, {"export", CF_COMMAND_EXPORT, false},
 };
 
 enum {
