@@ -105,7 +105,7 @@ typedef struct cf_options {
 
     /* simulate */
     char *lengths; /* file; or data */
-    char *cost; /* NULL = linear */
+    char *cost;    /* NULL = linear */
     char *svg;
     char *trace;
 } cf_options;

@@ -10,14 +10,14 @@
 #include <stddef.h>
 #include <string.h>
 
-#define TRAIN  (1U << CF_COMMAND_TRAIN)
-#define EVAL   (1U << CF_COMMAND_EVAL)
-#define VERIFY (1U << CF_COMMAND_VERIFY)
+#define TRAIN    (1U << CF_COMMAND_TRAIN)
+#define EVAL     (1U << CF_COMMAND_EVAL)
+#define VERIFY   (1U << CF_COMMAND_VERIFY)
 #define SIMULATE (1U << CF_COMMAND_SIMULATE)
-#define EXPORT (1U << CF_COMMAND_EXPORT)
-#define STEP   (TRAIN | VERIFY) /* commands that run an optimizer step's loss */
-#define ALL    (TRAIN | EVAL | VERIFY)
-#define EVERY  (ALL | EXPORT | SIMULATE)
+#define EXPORT   (1U << CF_COMMAND_EXPORT)
+#define STEP     (TRAIN | VERIFY) /* commands that run an optimizer step's loss */
+#define ALL      (TRAIN | EVAL | VERIFY)
+#define EVERY    (ALL | EXPORT | SIMULATE)
 
 /* Tokens, chunks and sequences are uint32_t, and sums of a few stay inside. */
 #define COUNT_MAX (1U << 30)
@@ -73,7 +73,8 @@ static const cf_choice export_dtypes[] = {
 
 /* clang-format off */
 const cf_option cf_option_table[] = {
-    {.name = "model", .metavar = "DIR", .commands = EVERY & ~SIMULATE, .required = ALL,
+    {.name = "model", .metavar = "DIR", .commands = EVERY & ~SIMULATE,
+     .required = ALL,
      FIELD(TEXT, model), .help = "Hugging Face folder to start from"},
     {.name = "data", .metavar = "FILE", .commands = ALL | SIMULATE,
      .required = ALL,
@@ -125,7 +126,8 @@ const cf_option cf_option_table[] = {
      WHOLE(64, memory_bytes, BYTES, 1, UINT64_MAX), .fallback = "RAM or cgroup",
      .help = "refuse a run that needs more"},
 
-    {.name = "global-batch", .metavar = "N", .commands = STEP | SIMULATE, .identity = true,
+    {.name = "global-batch", .metavar = "N", .commands = STEP | SIMULATE,
+     .identity = true,
      WHOLE(32, global_batch, COUNT, 1, COUNT_MAX), .initial = "32",
      .help = "sequences per step"},
     {.name = "steps", .metavar = "N", .commands = TRAIN,
@@ -137,10 +139,12 @@ const cf_option cf_option_table[] = {
     {.name = "epochs", .metavar = "N", .commands = TRAIN,
      WHOLE(32, epochs, COUNT, 1, COUNT_MAX), .initial = "1",
      .help = "passes over the data, without --steps"},
-    {.name = "max-length", .metavar = "TOK", .commands = ALL | SIMULATE, .identity = true,
+    {.name = "max-length", .metavar = "TOK", .commands = ALL | SIMULATE,
+     .identity = true,
      WHOLE(32, max_length_tok, TOKENS, 1, UINT32_MAX), .fallback = "none",
      .help = "skip, and count, longer sequences"},
-    {.name = "seed", .metavar = "N", .commands = STEP | SIMULATE, .identity = true,
+    {.name = "seed", .metavar = "N", .commands = STEP | SIMULATE,
+     .identity = true,
      WHOLE(64, seed, COUNT, 0, UINT64_MAX), .initial = "0",
      .help = "of the order of the sequences"},
     {.name = "no-shuffle", .commands = STEP | SIMULATE, .identity = true,
@@ -233,9 +237,12 @@ typedef struct command_row {
 } command_row;
 
 static const command_row commands[] = {
-    {"train", CF_COMMAND_TRAIN, false},   {"eval", CF_COMMAND_EVAL, false},
-    {"verify", CF_COMMAND_VERIFY, false}, {"plan", CF_COMMAND_TRAIN, true},
-    {"simulate", CF_COMMAND_SIMULATE, false}, {"export", CF_COMMAND_EXPORT, false},
+    {"train", CF_COMMAND_TRAIN, false},
+    {"eval", CF_COMMAND_EVAL, false},
+    {"verify", CF_COMMAND_VERIFY, false},
+    {"plan", CF_COMMAND_TRAIN, true},
+    {"simulate", CF_COMMAND_SIMULATE, false},
+    {"export", CF_COMMAND_EXPORT, false},
 };
 
 enum {
