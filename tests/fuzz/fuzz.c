@@ -1,11 +1,8 @@
 /* fuzz.c - what the fuzz targets share. */
 #include "tests/fuzz/fuzz.h"
 
-#include "src/log.h"
-
 #include <fcntl.h>
 #include <ftw.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,45 +145,6 @@ void *fuzz_allocate(size_t n, size_t size, int fill)
     return memory;
 }
 
-/* ---- in the place of src/log.c ---- */
-
-/* Formatted all the same: an argument that is no string is seen. */
-static void format_line(const char *format, va_list args)
-{
-    char line[4096];
-
-    fuzz_require(vsnprintf(line, sizeof(line), format, args) > 0,
-                 "a log line says something");
-}
-
-void cf_log_error(const char *format, ...)
-{
-    va_list args;
-
-    va_start(args, format);
-    format_line(format, args);
-    va_end(args);
-    n_errors++;
-}
-
-void cf_log_warn(const char *format, ...)
-{
-    va_list args;
-
-    va_start(args, format);
-    format_line(format, args);
-    va_end(args);
-}
-
-void cf_log_info(const char *format, ...)
-{
-    va_list args;
-
-    va_start(args, format);
-    format_line(format, args);
-    va_end(args);
-}
-
 /* ---- in the place of the C library, by the linker's --wrap ---- */
 
 void *__real_malloc(size_t size);
@@ -196,6 +154,7 @@ void *__real_reallocarray(void *memory, size_t n, size_t size);
 void *__real_mmap(void *at, size_t size, int protection, int flags, int fd,
                   off_t offset);
 int __real_munmap(void *at, size_t size);
+ssize_t __real_write(int fd, const void *bytes, size_t n);
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_realloc(void *memory, size_t size);
@@ -203,6 +162,7 @@ void *__wrap_reallocarray(void *memory, size_t n, size_t size);
 void *__wrap_mmap(void *at, size_t size, int protection, int flags, int fd,
                   off_t offset);
 int __wrap_munmap(void *at, size_t size);
+ssize_t __wrap_write(int fd, const void *bytes, size_t n);
 
 static void require_modest(size_t n, size_t size)
 {
@@ -267,4 +227,23 @@ int __wrap_munmap(void *at, size_t size)
     free(at);
     *map = NULL;
     return 0;
+}
+
+static bool begins_with(const char *text, size_t n, const char *beginning)
+{
+    const size_t n_beginning = strlen(beginning);
+
+    return n >= n_beginning && memcmp(text, beginning, n_beginning) == 0;
+}
+
+/* src/log.c writes a whole line at a time. */
+ssize_t __wrap_write(int fd, const void *bytes, size_t n)
+{
+    const char *text = bytes;
+
+    if (fd != STDERR_FILENO || !begins_with(text, n, "chunkflow: "))
+        return __real_write(fd, bytes, n);
+    fuzz_require(memchr(text, '\n', n) == text + n - 1, "a log line is a line");
+    n_errors += begins_with(text, n, "chunkflow: error: ");
+    return (ssize_t)n;
 }

@@ -4,9 +4,9 @@
  * program and holds laws against what comes of them.  libFuzzer drives it
  * (scripts/fuzz), and replay.c with the inputs in corpus/NAME (make check).
  *
- * Log lines are formatted and counted instead of shown.  Allocations of our own
- * code are watched between fuzz_call_begin and fuzz_call_end, and a mapped file
- * is a copy of exactly its size, so that a read past its end is seen.
+ * By the linker's --wrap, log lines are counted instead of shown, allocations of
+ * our own code are watched between fuzz_call_begin and fuzz_call_end, and a
+ * mapped file is a copy of exactly its size, so that a read past its end is seen.
  */
 #ifndef CF_FUZZ_H
 #define CF_FUZZ_H
