@@ -84,6 +84,32 @@ void *cf_arena_take(cf_arena *arena, cf_lifetime lifetime, const char *what,
     return at;
 }
 
+void cf_arena_overlay(cf_arena *arena, size_t from, const char *what,
+                      cf_arena_carver carve, void *owner)
+{
+    cf_arena over = *arena;
+
+    over.used = from;
+    carve(owner, &over);
+    arena->overflow |= over.overflow;
+    if (over.used > arena->used)
+        cf_arena_take(arena, CF_LIFETIME_GROUP, what, over.used - arena->used,
+                      1);
+}
+
+void cf_arena_take_turn(const cf_arena *arena, size_t from,
+                        cf_arena_carver carve, void *owner)
+{
+    cf_arena dry = {.used = from};
+    cf_arena turn = *arena;
+
+    carve(owner, &dry);
+    assert(!dry.overflow && dry.used <= arena->used);
+    memset(arena->base + from, 0, dry.used - from);
+    turn.used = from;
+    carve(owner, &turn);
+}
+
 void *cf_at(void *base, size_t bytes)
 {
     return base == NULL ? NULL : (char *)base + bytes;

@@ -56,6 +56,19 @@ void cf_arena_close(cf_arena *arena);
 void *cf_arena_take(cf_arena *arena, cf_lifetime lifetime, const char *what,
                     size_t n, size_t elem_bytes);
 
+/* Carves something out of an arena: once dry, once for real. */
+typedef void (*cf_arena_carver)(void *owner, cf_arena *arena);
+
+/* Let carve take its memory where everything from offset `from` on lies, for
+ * two that take turns.  What it needs beyond that becomes a line `what`. */
+void cf_arena_overlay(cf_arena *arena, size_t from, const char *what,
+                      cf_arena_carver carve, void *owner);
+
+/* The turn of one of them: the memory that carve takes from offset `from` on is
+ * cleared, then carved again. */
+void cf_arena_take_turn(const cf_arena *arena, size_t from,
+                        cf_arena_carver carve, void *owner);
+
 /* base + bytes; NULL stays NULL. */
 void *cf_at(void *base, size_t bytes);
 

@@ -4,12 +4,14 @@
  * into a file or pipe it is one plain line every log_every steps, and one for
  * the last.  metrics.jsonl has every step.
  *
- * (1) Nothing is allocated after open: appending happens inside a step.
+ * (1) Nothing is allocated after open, since appending happens inside a step;
+ *     only the line of an evaluation, which stands between steps, may.
  */
 #include "src/metrics.h"
 
 #include "src/files.h"
 #include "src/log.h"
+#include "src/size.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -38,8 +40,6 @@ struct cf_metrics {
     bool on_terminal;
     bool is_drawn; /* the cursor stands behind a line of ours */
     double drawn_s;
-    double steps_s; /* of all steps so far, for the ETA */
-    uint64_t n_done;
     char last[LINE_MAX_BYTES]; /* what the last step reported, as shown */
     char buffer[BUFSIZ];       /* of file */
 };
@@ -91,8 +91,7 @@ void cf_metrics_close(cf_metrics *metrics)
 {
     if (metrics == NULL)
         return;
-    if (metrics->is_drawn)
-        (void)fputc('\n', stderr);
+    cf_metrics_end_line(metrics);
     if (metrics->file != NULL && fclose(metrics->file) != 0)
         cf_log_error("%s: %s", metrics->path, strerror(errno));
     free(metrics->path);
@@ -115,30 +114,9 @@ static void format_bytes(uint64_t bytes, char *buf, size_t size)
                    value, units[unit]);
 }
 
-static void format_time(double time_s, char *buf, size_t size)
-{
-    const uint64_t s = time_s < 1e15 ? (uint64_t)(time_s + 0.5) : 0;
-
-    if (s < 60)
-        (void)snprintf(buf, size, "%" PRIu64 "s", s);
-    else if (s < 3600)
-        (void)snprintf(buf, size, "%" PRIu64 "m%02" PRIu64 "s", s / 60, s % 60);
-    else
-        (void)snprintf(buf, size, "%" PRIu64 "h%02" PRIu64 "m", s / 3600,
-                       s % 3600 / 60);
-}
-
 static double tokens_per_s(const cf_step_report *report)
 {
     return report->step_s > 0 ? (double)report->tokens / report->step_s : 0;
-}
-
-static double eta_s(const cf_metrics *metrics, uint64_t step)
-{
-    if (step >= metrics->n_steps)
-        return 0;
-    return metrics->steps_s / (double)metrics->n_done *
-           (double)(metrics->n_steps - step);
 }
 
 /* All but the number of the step. */
@@ -151,7 +129,7 @@ static void format_report(cf_metrics *metrics, const cf_step_report *report)
     if (report->has_loss)
         (void)snprintf(loss, sizeof(loss), "%.4f", report->loss);
     format_bytes(report->peak_bytes, peak, sizeof(peak));
-    format_time(eta_s(metrics, report->step), eta, sizeof(eta));
+    cf_time_format(report->eta_s, eta, sizeof(eta));
     (void)snprintf(metrics->last, sizeof(metrics->last),
                    "loss %s  lr %.3g  %.0f tok/s  peak %s  ETA %s", loss,
                    report->learning_rate, tokens_per_s(report), peak, eta);
@@ -173,6 +151,13 @@ static void draw(cf_metrics *metrics, const char *line)
     (void)fprintf(stderr, "\r%.*s\x1b[K", (int)columns(), line);
     metrics->is_drawn = true;
     metrics->drawn_s = now_s();
+}
+
+void cf_metrics_end_line(cf_metrics *metrics)
+{
+    if (metrics->is_drawn)
+        (void)fputc('\n', stderr);
+    metrics->is_drawn = false;
 }
 
 void cf_metrics_progress(cf_metrics *metrics, uint64_t step, size_t ops_done,
@@ -202,8 +187,6 @@ static void show(cf_metrics *metrics, const cf_step_report *report)
 {
     char line[LINE_MAX_BYTES + 128];
 
-    metrics->steps_s += report->step_s;
-    metrics->n_done++;
     format_report(metrics, report);
     if (metrics->quiet)
         return;
@@ -232,6 +215,14 @@ static void write_whole(FILE *file, const char *key, uint64_t value)
     (void)fprintf(file, ", \"%s\": %" PRIu64, key, value);
 }
 
+static cf_status flush(cf_metrics *metrics)
+{
+    errno = 0;
+    if (fflush(metrics->file) == 0 && !ferror(metrics->file))
+        return CF_OK;
+    return cf_io_error(metrics->path, "write it", 0);
+}
+
 static cf_status write_report(cf_metrics *metrics, const cf_step_report *report)
 {
     FILE *file = metrics->file;
@@ -249,14 +240,59 @@ static cf_status write_report(cf_metrics *metrics, const cf_step_report *report)
     write_real(file, "tokens_per_s", true, tokens_per_s(report));
     write_whole(file, "peak_bytes", report->peak_bytes);
     (void)fputs("}\n", file);
-    errno = 0;
-    if (fflush(file) == 0 && !ferror(file))
-        return CF_OK;
-    return cf_io_error(metrics->path, "write it", 0);
+    return flush(metrics);
 }
 
 cf_status cf_metrics_append(cf_metrics *metrics, const cf_step_report *report)
 {
     show(metrics, report);
     return metrics->file != NULL ? write_report(metrics, report) : CF_OK;
+}
+
+/* ---- evaluations ---- */
+
+static void show_evaluation(cf_metrics *metrics, const cf_eval_report *report)
+{
+    char took[32];
+
+    if (metrics->quiet)
+        return;
+    cf_time_format(report->step_s, took, sizeof(took));
+    (void)fprintf(stderr,
+                  "%sstep %" PRIu64 "/%" PRIu64
+                  "  evaluation: loss %.4f  perplexity %.4g  in %s%s%s\n",
+                  metrics->is_drawn ? "\r" : "", report->step, metrics->n_steps,
+                  report->loss, exp(report->loss), took,
+                  report->is_best ? "  (best)" : "",
+                  metrics->is_drawn ? "\x1b[K" : "");
+    metrics->is_drawn = false;
+}
+
+static cf_status write_evaluation(cf_metrics *metrics,
+                                  const cf_eval_report *report)
+{
+    json_t *line =
+        json_pack("{s:I, s:b}", "step", (json_int_t)report->step, "eval", 1);
+    int failed = json_object_update(line, (json_t *)report->result);
+
+    failed |= json_object_set_new(line, "step_s", json_real(report->step_s));
+    failed |= json_object_set_new(line, "peak_bytes",
+                                  json_integer((json_int_t)report->peak_bytes));
+    if (failed != 0) {
+        cf_log_error("%s: no memory for the line of an evaluation",
+                     metrics->path);
+        json_decref(line);
+        return CF_NO_MEMORY;
+    }
+    (void)json_dumpf(line, metrics->file, JSON_REAL_PRECISION(17));
+    (void)fputc('\n', metrics->file);
+    json_decref(line);
+    return flush(metrics);
+}
+
+cf_status cf_metrics_append_evaluation(cf_metrics *metrics,
+                                       const cf_eval_report *report)
+{
+    show_evaluation(metrics, report);
+    return metrics->file != NULL ? write_evaluation(metrics, report) : CF_OK;
 }

@@ -4,6 +4,7 @@
 
 #include <chunkflow/base.h>
 
+#include <jansson.h>
 #include <stdbool.h>
 
 typedef struct cf_step_report {
@@ -18,14 +19,25 @@ typedef struct cf_step_report {
     uint64_t chunks;
     uint64_t recomputed_chunks;
     double step_s;
+    double eta_s; /* to the end of the run, as forecast; on the line only */
     uint64_t peak_bytes;
 } cf_step_report;
+
+/* What an evaluation between steps reports. */
+typedef struct cf_eval_report {
+    uint64_t step; /* the one before it */
+    double loss;
+    bool is_best; /* of the run so far */
+    double step_s;
+    uint64_t peak_bytes;
+    const json_t *result; /* all of it, as eval --json prints it; borrowed */
+} cf_eval_report;
 
 typedef struct cf_metrics cf_metrics;
 
 typedef struct cf_metrics_params {
     const char *path; /* of metrics.jsonl; NULL: none */
-    uint64_t n_steps; /* of the run, for the ETA */
+    uint64_t n_steps; /* of the run, for the line */
     uint32_t log_every;
     bool quiet; /* no progress on standard error */
 } cf_metrics_params;
@@ -45,8 +57,16 @@ void cf_metrics_close(cf_metrics *metrics);
 void cf_metrics_progress(cf_metrics *metrics, uint64_t step, size_t ops_done,
                          size_t n_ops);
 
+/* End a line that is drawn over, so that another may be written. */
+void cf_metrics_end_line(cf_metrics *metrics);
+
 /* One JSON line, flushed, and one line of progress.  Errors, logged: CF_IO. */
 CF_MUST_USE cf_status cf_metrics_append(cf_metrics *metrics,
                                         const cf_step_report *report);
+
+/* The same for an evaluation: the JSON line holds "eval": true, and the line of
+ * progress stays on a terminal.  Errors, logged: CF_IO, CF_NO_MEMORY. */
+CF_MUST_USE cf_status
+cf_metrics_append_evaluation(cf_metrics *metrics, const cf_eval_report *report);
 
 #endif

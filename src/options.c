@@ -217,13 +217,19 @@ cf_status cf_options_open(int argc, char **argv, cf_options *options_p,
     return CF_OK;
 }
 
+static void texts_free(char **texts, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        free(texts[i]);
+    free(texts);
+}
+
 void cf_options_close(cf_options *options)
 {
     if (options == NULL)
         return;
-    for (size_t i = 0; i < options->n_data; i++)
-        free(options->data[i]);
-    free(options->data);
+    texts_free(options->data, options->n_data);
+    texts_free(options->eval_data, options->n_eval_data);
     free(options->model);
     free(options->output);
     free(options->against);

@@ -93,6 +93,12 @@ typedef struct cf_options {
     double adam_eps;
     double grad_clip; /* 0 = off */
 
+    char **eval_data; /* as data; none: no evaluation while training */
+    size_t n_eval_data;
+    uint64_t eval_every; /* steps; 0 = only at the end */
+    bool keep_best;
+    uint64_t patience; /* evaluations; 0 = never stop early */
+
     cf_export_dtype export_dtype;
     bool dry_run;
     uint32_t log_every;

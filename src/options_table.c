@@ -24,6 +24,8 @@
 
 #define FIELD(of_kind, name) \
     .kind = CF_OPTION_##of_kind, .field = offsetof(cf_options, name)
+#define LIST(name) \
+    FIELD(TEXTS, name), .count_field = offsetof(cf_options, n_##name)
 #define WHOLE(bits, name, of_unit, from, to) \
     FIELD(U##bits, name), .unit = CF_UNIT_##of_unit, .min = (from), .max = (to)
 #define REAL(name, from, to) FIELD(REAL, name), .low = (from), .high = (to)
@@ -78,7 +80,7 @@ const cf_option cf_option_table[] = {
      FIELD(TEXT, model), .help = "Hugging Face folder to start from"},
     {.name = "data", .metavar = "FILE", .commands = ALL | SIMULATE,
      .required = ALL,
-     FIELD(TEXTS, data), .help = ".jsonl, or prefix of .bin/.idx; repeatable"},
+     LIST(data), .help = ".jsonl, or prefix of .bin/.idx; repeatable"},
     {.name = "lengths", .metavar = "FILE", .commands = SIMULATE,
      FIELD(TEXT, lengths), .help = "a length in tokens a line, for --data"},
     {.name = "output", .metavar = "DIR", .commands = TRAIN | EXPORT,
@@ -177,6 +179,18 @@ const cf_option cf_option_table[] = {
      REAL(grad_clip, 0, 1e30), .initial = "1",
      .help = "largest gradient norm; 0 = off"},
 
+    {.name = "eval-data", .metavar = "FILE", .commands = TRAIN,
+     LIST(eval_data), .fallback = "none",
+     .help = "to evaluate on between steps; repeatable"},
+    {.name = "eval-every", .metavar = "N", .commands = TRAIN,
+     WHOLE(64, eval_every, COUNT, 1, 1ULL << 48), .fallback = "at the end",
+     .help = "steps between evaluations"},
+    {.name = "keep-best", .commands = TRAIN,
+     FIELD(FLAG, keep_best), .help = "export the model of the best evaluation"},
+    {.name = "patience", .metavar = "N", .commands = TRAIN,
+     WHOLE(64, patience, COUNT, 1, 1ULL << 48), .fallback = "never",
+     .help = "stop after N evaluations without a better one"},
+
     {.name = "export-dtype", .metavar = "TYPE", .commands = TRAIN | EXPORT,
      FIELD(CHOICE, export_dtype), .choices = export_dtypes, .initial = "model",
      .help = "of the weights"},
@@ -224,8 +238,7 @@ _Static_assert(sizeof(cf_option_table) / sizeof(cf_option_table[0]) <=
 
 static const cf_later_option later_options[] = {
     {"pipeline-stages", STEP, "1"}, {"schedule", STEP, "state-aware"},
-    {"tensor-parallel", STEP, "1"}, {"eval-data", TRAIN, NULL},
-    {"eval-every", TRAIN, NULL},    {"lora-rank", STEP, "0"},
+    {"tensor-parallel", STEP, "1"}, {"lora-rank", STEP, "0"},
     {"lora-alpha", STEP, NULL},     {"lora-targets", STEP, NULL},
     {"merge", TRAIN, NULL},         {"trace", TRAIN, NULL},
 };

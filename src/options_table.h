@@ -12,7 +12,7 @@
 
 typedef enum cf_option_kind {
     CF_OPTION_TEXT,     /* char * */
-    CF_OPTION_TEXTS,    /* cf_options.data, with n_data */
+    CF_OPTION_TEXTS,    /* char **, with its count in count_field */
     CF_OPTION_FLAG,     /* bool */
     CF_OPTION_FLAG_OFF, /* bool that is false when the flag is given */
     CF_OPTION_U32,
@@ -40,8 +40,9 @@ typedef struct cf_option {
     unsigned commands;    /* 1 << cf_command, ored */
     unsigned required;    /* by these commands */
     cf_option_kind kind;
-    size_t field; /* offset in cf_options */
-    cf_unit unit; /* whole numbers: range min .. max */
+    size_t field;       /* offset in cf_options */
+    size_t count_field; /* of a list */
+    cf_unit unit;       /* whole numbers: range min .. max */
     uint64_t min, max;
     double low, high; /* reals */
     bool above_low;   /* low itself is not allowed */
@@ -109,6 +110,10 @@ CF_MUST_USE cf_status cf_option_set(cf_options *options,
 CF_MUST_USE cf_status cf_option_set_defaults(cf_options *options);
 
 bool cf_option_is_set(const cf_options *options, const cf_option *option);
+
+/* The texts of a list; borrowed. */
+char *const *cf_option_texts(const cf_options *options, const cf_option *option,
+                             size_t *n_p);
 
 /* A value that is set, other than a list, as cf_option_set reads it back. */
 size_t cf_option_format(const cf_options *options, const cf_option *option,

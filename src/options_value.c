@@ -154,13 +154,14 @@ static cf_status set_text(cf_options *options, const cf_option *option,
     if (copy == NULL)
         goto out_of_memory;
     if (option->kind == CF_OPTION_TEXTS) {
-        char **data =
-            realloc(options->data, (options->n_data + 1) * sizeof(*data));
+        char ***list = field_of(options, option);
+        size_t *n = (size_t *)(void *)((char *)options + option->count_field);
+        char **longer = realloc(*list, (*n + 1) * sizeof(*longer));
 
-        if (data == NULL)
+        if (longer == NULL)
             goto free_copy;
-        options->data = data;
-        options->data[options->n_data++] = copy;
+        *list = longer;
+        longer[(*n)++] = copy;
     } else {
         char **field = field_of(options, option);
 
@@ -218,15 +219,25 @@ cf_status cf_option_set_defaults(cf_options *options)
     return CF_OK;
 }
 
+char *const *cf_option_texts(const cf_options *options, const cf_option *option,
+                             size_t *n_p)
+{
+    *n_p = *(const size_t *)(const void *)((const char *)options +
+                                           option->count_field);
+    return *(char **const *)field_in(options, option);
+}
+
 bool cf_option_is_set(const cf_options *options, const cf_option *option)
 {
     const void *field = field_in(options, option);
+    size_t n_texts;
 
     switch (option->kind) {
     case CF_OPTION_TEXT:
         return *(char *const *)field != NULL;
     case CF_OPTION_TEXTS:
-        return options->n_data != 0;
+        (void)cf_option_texts(options, option, &n_texts);
+        return n_texts != 0;
     case CF_OPTION_U32:
         return option->initial != NULL || *(const uint32_t *)field != 0;
     case CF_OPTION_U64:

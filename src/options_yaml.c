@@ -1,8 +1,8 @@
 /* options_yaml.c - the --config file in, the resolved configuration out.
  *
- * The file is one mapping of option names, - written _, to scalars; data may be
- * a list of them.  It is read event by event, so that aliases, which could blow
- * a small file up, never are followed.
+ * The file is one mapping of option names, - written _, to scalars, or to lists
+ * of them where an option may be given more than once.  It is read event by
+ * event, so that aliases, which could blow a small file up, never are followed.
  */
 #include "src/options_table.h"
 
@@ -253,6 +253,8 @@ static bool emit_list(yaml_emitter_t *emitter, char *const *texts, size_t n)
 static bool emit_value(yaml_emitter_t *emitter, const cf_options *options,
                        const cf_option *option)
 {
+    char *const *texts;
+    size_t n_texts;
     char text[64];
 
     switch (option->kind) {
@@ -263,7 +265,8 @@ static bool emit_value(yaml_emitter_t *emitter, const cf_options *options,
                                            option->field),
             YAML_SINGLE_QUOTED_SCALAR_STYLE);
     case CF_OPTION_TEXTS:
-        return emit_list(emitter, options->data, options->n_data);
+        texts = cf_option_texts(options, option, &n_texts);
+        return emit_list(emitter, texts, n_texts);
     default:
         (void)cf_option_format(options, option, text, sizeof(text));
         return emit_scalar(emitter, text, YAML_PLAIN_SCALAR_STYLE);

@@ -20,6 +20,7 @@ static const char *const run_files[] = {
     "model.tmp*",   "model.old",        "adapter",
     "schedule.svg", "loss.svg",         "lengths.svg",
     "memory.svg",   "config.yaml.tmp*", "ledger.json.tmp*",
+    "best",         "best.tmp*",        "best.old",
 };
 
 static bool is_run_file(const char *name)

@@ -1,6 +1,8 @@
 /* size.c - quantities as people write them (size.h). */
 #include "src/size.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <strings.h>
 
 enum {
@@ -83,4 +85,18 @@ cf_status cf_size_parse(const char *text, cf_unit unit, uint64_t *value_p)
         return CF_OVERFLOW;
     *value_p = whole;
     return CF_OK;
+}
+
+const char *cf_time_format(double time_s, char *buf, size_t size)
+{
+    const uint64_t s = time_s < 1e15 ? (uint64_t)(time_s + 0.5) : 0;
+
+    if (s < 60)
+        (void)snprintf(buf, size, "%" PRIu64 "s", s);
+    else if (s < 3600)
+        (void)snprintf(buf, size, "%" PRIu64 "m%02" PRIu64 "s", s / 60, s % 60);
+    else
+        (void)snprintf(buf, size, "%" PRIu64 "h%02" PRIu64 "m", s / 3600,
+                       s % 3600 / 60);
+    return buf;
 }

@@ -19,4 +19,7 @@ typedef enum cf_unit {
 CF_MUST_USE cf_status cf_size_parse(const char *text, cf_unit unit,
                                     uint64_t *value_p);
 
+/* 4830.2 as "1h20m", 90 as "1m30s", 3 as "3s".  Returns buf. */
+const char *cf_time_format(double time_s, char *buf, size_t size);
+
 #endif

@@ -13,6 +13,7 @@
 
 #include "src/file_write.h"
 #include "src/files.h"
+#include "src/forecast.h"
 #include "src/log.h"
 #include "src/machine.h"
 #include "src/model_export.h"
@@ -21,6 +22,7 @@
 #include "src/saver.h"
 #include "src/signals.h"
 #include "src/step.h"
+#include "src/validation.h"
 
 typedef struct training {
     const cf_options *options;
@@ -29,6 +31,8 @@ typedef struct training {
     cf_step_plan_need need;
     cf_step_plan plan;
     cf_engine engine;
+    cf_validation validation;
+    cf_forecast forecast;
     cf_arena sizes; /* what was predicted */
     cf_metrics *metrics;
     cf_saver saver;
@@ -67,14 +71,45 @@ static cf_status warmup_check(const training *t)
     return CF_INVALID;
 }
 
-static void carve(void *context, cf_arena *arena)
+static void observe(void *context)
 {
     training *t = context;
 
-    cf_model_carve(&t->run.model, CF_MODEL_TRAIN, arena);
-    cf_step_plan_carve(&t->plan, &t->need, arena);
+    t->progress.ops_done++;
+    cf_metrics_progress(t->metrics, t->progress.step, t->progress.ops_done,
+                        t->plan.schedule.first_op[1]);
+}
+
+static void engine_carve(void *context, cf_arena *arena)
+{
+    training *t = context;
+
     cf_engine_carve(&t->engine, &t->run.model, &t->need.engine,
                     t->options->recompute, CF_GRADIENTS_YES, arena);
+    t->engine.observe = observe;
+    t->engine.observer = t;
+}
+
+static void carve(void *context, cf_arena *arena)
+{
+    training *t = context;
+    size_t engine_from;
+
+    cf_model_carve(&t->run.model, CF_MODEL_TRAIN, arena);
+    cf_step_plan_carve(&t->plan, &t->need, arena);
+    engine_from = arena->used;
+    engine_carve(t, arena);
+    cf_validation_carve(&t->validation, engine_from, arena);
+}
+
+/* The longest sequence is what a message about memory names. */
+static cf_status memory_size(training *t)
+{
+    cf_step_plan_need need = t->need;
+
+    if (t->validation.evaluation.need.longest_tok > need.longest_tok)
+        need.longest_tok = t->validation.evaluation.need.longest_tok;
+    return cf_run_size(&t->run, carve, t, &need, &t->sizes);
 }
 
 static cf_status size_up(training *t)
@@ -89,8 +124,45 @@ static cf_status size_up(training *t)
             t->batches.global_batch, t->options->chunk_size_tok,
             t->options->retained_chunks_max, &t->need);
     if (status == CF_OK)
-        status = cf_run_size(&t->run, carve, t, &t->need, &t->sizes);
+        status = cf_validation_open(t->options, &t->run, &t->validation);
+    if (status == CF_OK)
+        status = memory_size(t);
     return status;
+}
+
+/* What is left of the run will take, told from the lengths of its sequences. */
+static cf_status forecast_open(training *t)
+{
+    const uint64_t first_step = t->saver.start.step + 1;
+    uint32_t *batch = calloc(t->need.n_batch, sizeof(*batch));
+    cf_status status;
+
+    if (batch == NULL) {
+        cf_log_error("no memory for a batch of %zu sequences", t->need.n_batch);
+        return CF_NO_MEMORY;
+    }
+    status = cf_forecast_open(&t->run.model, &t->need, t->options->recompute,
+                              &t->forecast);
+    if (status == CF_OK) {
+        cf_forecast_add_steps(&t->forecast, &t->batches, first_step,
+                              t->batches.n_steps, batch);
+        cf_validation_forecast(&t->validation, first_step, t->batches.n_steps,
+                               &t->forecast);
+    }
+    free(batch);
+    return status;
+}
+
+static void forecast_print(const training *t, const char *basis)
+{
+    char line[128];
+
+    if (t->options->quiet)
+        return;
+    if (t->metrics != NULL)
+        cf_metrics_end_line(t->metrics);
+    cf_log_info("forecast %s: %s", basis,
+                cf_forecast_format(&t->forecast, line, sizeof(line)));
 }
 
 /* What one epoch will read, so that a person sees it before the first step. */
@@ -127,7 +199,9 @@ static void introduce(const training *t)
                 (unsigned)t->need.chunk_size_tok,
                 (unsigned)t->need.params.retained_chunks_max,
                 (unsigned)t->need.longest_tok);
+    cf_validation_introduce(&t->validation);
     cf_arena_print(&t->sizes, stderr);
+    forecast_print(t, "from the speed of one GEMM");
 }
 
 static cf_status config_fill(FILE *file, const void *options)
@@ -163,6 +237,9 @@ static cf_status output_begin(training *t)
     if (status == CF_OK)
         status = cf_metrics_cut(metrics, t->saver.start.step);
     if (status == CF_OK)
+        status =
+            cf_best_read(metrics, t->saver.start.step, &t->validation.best);
+    if (status == CF_OK)
         status = cf_metrics_open(&params, &t->metrics);
     free(metrics);
     free(config);
@@ -170,15 +247,6 @@ static cf_status output_begin(training *t)
 }
 
 /* ---- the steps ---- */
-
-static void observe(void *context)
-{
-    training *t = context;
-
-    t->progress.ops_done++;
-    cf_metrics_progress(t->metrics, t->progress.step, t->progress.ops_done,
-                        t->plan.schedule.first_op[1]);
-}
 
 /* The op list of a step, cut off where the line gets too long to read. */
 static void schedule_print(const training *t)
@@ -190,7 +258,32 @@ static void schedule_print(const training *t)
                 n < sizeof(line) ? "" : " ...");
 }
 
-/* Runs up to the last step, or to the one in which a signal comes. */
+/* The evaluation that follows a step, if one does. */
+static cf_status validate(training *t, uint64_t step)
+{
+    const double start = seconds();
+    cf_status status;
+
+    if (!cf_validation_is_due(&t->validation, step, t->batches.n_steps))
+        return CF_OK;
+    status = cf_validation_run(&t->validation, step, t->metrics);
+    cf_arena_take_turn(&t->run.arena, t->validation.arena_from, engine_carve,
+                       t);
+    cf_forecast_pass(&t->forecast, t->validation.forecast_s, seconds() - start);
+    if (t->validation.peak_bytes > t->peak_bytes)
+        t->peak_bytes = t->validation.peak_bytes;
+    return status;
+}
+
+static bool goes_on(const training *t, uint64_t number)
+{
+    return number <= t->batches.n_steps && cf_signals_noted() == 0 &&
+           !cf_validation_is_over(&t->validation);
+}
+
+/* Runs up to the last step, to the one in which a signal comes, or to where
+ * --patience ends.  A state is begun before the evaluation of its step, which
+ * a resumed run makes up for. */
 static cf_status steps_run(training *t)
 {
     const cf_step step = {.dataset = t->run.dataset,
@@ -200,20 +293,22 @@ static cf_status steps_run(training *t)
                           .plan = &t->plan,
                           .before_update = cf_saver_release,
                           .context = &t->saver};
-    cf_status status = CF_OK;
+    const uint64_t first = t->saver.start.step + 1;
+    cf_status status = validate(t, t->saver.start.step);
 
-    t->engine.observe = observe;
-    t->engine.observer = t;
     t->ledger = t->saver.start.ledger;
     t->n_updates = t->saver.start.n_updates;
-    for (uint64_t number = t->saver.start.step + 1;
-         number <= t->batches.n_steps && cf_signals_noted() == 0; number++) {
-        double start = seconds();
+    t->progress.step = t->saver.start.step;
+    for (uint64_t number = first; status == CF_OK && goes_on(t, number);
+         number++) {
+        double start = seconds(), forecast_s;
         cf_step_report report;
 
         t->progress.step = number;
         t->progress.ops_done = 0;
         t->plan.n_batch = cf_batches_at(&t->batches, number, t->plan.batch);
+        forecast_s = cf_forecast_step_s(&t->forecast, t->run.dataset,
+                                        t->plan.batch, t->plan.n_batch);
         status = cf_step_run(&step, t->options, number, t->batches.n_steps,
                              &t->n_updates, &report);
         if (status != CF_OK)
@@ -222,6 +317,8 @@ static cf_status steps_run(training *t)
         cf_batches_count(&t->batches, number, t->plan.batch, t->plan.n_batch,
                          &t->ledger);
         report.step_s = seconds() - start;
+        cf_forecast_pass(&t->forecast, forecast_s, report.step_s);
+        report.eta_s = cf_forecast_remaining_s(&t->forecast);
         if (report.peak_bytes > t->peak_bytes)
             t->peak_bytes = report.peak_bytes;
         status = cf_metrics_append(t->metrics, &report);
@@ -230,6 +327,9 @@ static cf_status steps_run(training *t)
         if (t->options->verbose && report.has_loss)
             schedule_print(t);
         cf_saver_step_done(&t->saver, number, t->n_updates, &t->ledger);
+        if (number == first)
+            forecast_print(t, "after its first step");
+        status = validate(t, number);
     }
     return status;
 }
@@ -243,6 +343,8 @@ static cf_status output_end(training *t)
     cf_status status = CF_NO_MEMORY;
 
     if (ledger != NULL && model != NULL)
+        status = cf_validation_restore_best(&t->validation);
+    if (status == CF_OK)
         status = cf_model_export(&t->run.model, t->options->model, model,
                                  t->options->export_dtype);
     if (status == CF_OK)
@@ -309,13 +411,18 @@ static cf_status already_trained(training *t)
         cf_log_info("this run is finished: step %" PRIu64 " of %" PRIu64
                     " is done%s",
                     t->saver.start.step, t->batches.n_steps,
-                    t->options->lr_schedule == CF_LR_CONSTANT
+                    cf_validation_is_over(&t->validation)
+                        ? ", and more --patience would go on"
+                    : t->options->lr_schedule == CF_LR_CONSTANT
                         ? "; more --steps would go on"
                         : "");
-        status = access(config, F_OK) == 0 &&
-                         cf_ledger_is_written(&t->ledger, ledger)
-                     ? CF_OK
-                     : output_end(t);
+        status = CF_OK;
+        if (access(config, F_OK) != 0 ||
+            !cf_ledger_is_written(&t->ledger, ledger)) {
+            status = validate(t, t->saver.start.step);
+            if (status == CF_OK)
+                status = output_end(t);
+        }
     }
     free(config);
     free(ledger);
@@ -328,6 +435,8 @@ static cf_status train(training *t)
 
     if (status == CF_OK)
         status = cf_saver_find(t->options, t->batches.n_steps, &t->saver);
+    if (status == CF_OK)
+        status = forecast_open(t);
     if (status != CF_OK)
         return status;
     introduce(t);
@@ -343,8 +452,8 @@ static cf_status train(training *t)
     if (status == CF_OK)
         status = cf_saver_open(&t->saver, &t->run.model);
     if (status == CF_OK)
-        status = t->saver.start.step < t->batches.n_steps ? train_steps(t)
-                                                          : already_trained(t);
+        status = goes_on(t, t->saver.start.step + 1) ? train_steps(t)
+                                                     : already_trained(t);
     cf_metrics_close(t->metrics);
     return status;
 }
@@ -357,6 +466,7 @@ int cf_command_train(const cf_options *options)
     if (status == CF_OK) {
         status = train(&t);
         cf_saver_close(&t.saver);
+        cf_validation_close(&t.validation);
         cf_batches_close(&t.batches);
         cf_run_close(&t.run);
     }

@@ -102,6 +102,7 @@ static const char *progress_of(uint64_t n_steps, uint32_t log_every, bool quiet)
     errors_begin();
     metrics = metrics_open(NULL, n_steps, log_every, quiet);
     for (report.step = 1; report.step <= n_steps; report.step++) {
+        report.eta_s = 2.5 * (double)(n_steps - report.step);
         cf_metrics_progress(metrics, report.step, 1, 2);
         ck_assert_int_eq(cf_metrics_append(metrics, &report), CF_OK);
     }
@@ -123,6 +124,54 @@ START_TEST(a_pipe_gets_plain_lines_as_often_as_asked)
     ck_assert_ptr_nonnull(strstr(text, "\nstep 6/7"));
     ck_assert_ptr_nonnull(strstr(text, "\nstep 7/7"));
     ck_assert_ptr_null(strstr(text, "step 4/7"));
+}
+END_TEST
+
+static cf_eval_report evaluation_of_a_step(json_t *result)
+{
+    return (cf_eval_report){.step = 2,
+                            .loss = 0.1 + 0.2,
+                            .is_best = true,
+                            .step_s = 61,
+                            .peak_bytes = 3ULL << 30,
+                            .result = result};
+}
+
+START_TEST(the_line_of_an_evaluation_says_so_and_has_the_whole_result)
+{
+    json_t *result = json_pack("{s:f, s:[]}", "loss", 0.1 + 0.2, "buckets");
+    const cf_eval_report report = evaluation_of_a_step(result);
+    cf_metrics *metrics = metrics_open(scratch_path("m.jsonl"), 2, 1, true);
+    char *text;
+
+    ck_assert_int_eq(cf_metrics_append_evaluation(metrics, &report), CF_OK);
+    text = scratch_read("m.jsonl", NULL);
+    ck_assert_str_eq(text, "{\"step\": 2, \"eval\": true, \"loss\": "
+                           "0.30000000000000004, \"buckets\": [], "
+                           "\"step_s\": 61.0, \"peak_bytes\": "
+                           "3221225472}\n");
+    free(text);
+    cf_metrics_close(metrics);
+    json_decref(result);
+}
+END_TEST
+
+START_TEST(an_evaluation_has_a_line_of_progress_whatever_log_every)
+{
+    cf_eval_report report = evaluation_of_a_step(NULL);
+    cf_metrics *metrics;
+
+    errors_begin();
+    metrics = metrics_open(NULL, 9, 5, false);
+    ck_assert_int_eq(cf_metrics_append_evaluation(metrics, &report), CF_OK);
+    report.is_best = false;
+    ck_assert_int_eq(cf_metrics_append_evaluation(metrics, &report), CF_OK);
+    cf_metrics_close(metrics);
+    ck_assert_str_eq(errors_end(),
+                     "step 2/9  evaluation: loss 0.3000  perplexity 1.35  in "
+                     "1m01s  (best)\n"
+                     "step 2/9  evaluation: loss 0.3000  perplexity 1.35  in "
+                     "1m01s\n");
 }
 END_TEST
 
@@ -152,11 +201,13 @@ static char *drawn_on_terminal(unsigned short width)
     ck_assert_int_eq(ioctl(slave, TIOCSWINSZ, &window), 0);
     (void)dup2(slave, STDERR_FILENO);
     metrics = metrics_open(NULL, 2, 1, false);
+    report.eta_s = 2.5;
     ck_assert_int_eq(cf_metrics_append(metrics, &report), CF_OK);
     cf_metrics_progress(metrics, 2, 1, 4); /* too soon */
     sleep_ms(150);
     cf_metrics_progress(metrics, 2, 2, 4);
     report.step = 2;
+    report.eta_s = 0;
     ck_assert_int_eq(cf_metrics_append(metrics, &report), CF_OK);
     cf_metrics_close(metrics);
     (void)dup2(saved, STDERR_FILENO);
@@ -235,6 +286,10 @@ int main(void)
     tcase_add_test(
         metrics,
         a_terminal_gets_one_line_drawn_over_with_a_bar_inside_long_steps);
+    tcase_add_test(metrics,
+                   the_line_of_an_evaluation_says_so_and_has_the_whole_result);
+    tcase_add_test(metrics,
+                   an_evaluation_has_a_line_of_progress_whatever_log_every);
     tcase_add_test(metrics, a_narrow_terminal_never_wraps);
     tcase_add_test(metrics, a_file_that_cannot_be_written_is_named);
     suite_add_tcase(suite, metrics);

@@ -67,7 +67,8 @@ static const char *const names_of_train =
     "chunk-size retain-chunks recompute compute "
     "backend threads memory global-batch steps epochs max-length seed "
     "no-shuffle learning-rate min-learning-rate lr-schedule warmup-steps "
-    "weight-decay adam-beta1 adam-beta2 adam-eps grad-clip export-dtype "
+    "weight-decay adam-beta1 adam-beta2 adam-eps grad-clip "
+    "eval-data eval-every keep-best patience export-dtype "
     "dry-run log-every quiet verbose config help version ";
 static const char *const names_of_eval =
     "model data chunk-size compute backend threads memory max-length json "
@@ -300,8 +301,11 @@ static const struct {
     {TRAIN "--compute fp16", "\"fp16\" is not one of fp32 bf16 fp64"},
     {TRAIN "--compute FP32", "\"FP32\" is not one of"},
     {TRAIN "--backend cuda", "--backend: cuda is not there yet"},
-    {TRAIN "--eval-data f", "--eval-data: is not there yet"},
-    {TRAIN "--eval-every 3", "--eval-every: is not there yet"},
+    {TRAIN "--eval-every 0", "--eval-every: \"0\" is not a whole number"},
+    {TRAIN "--eval-data=", "--eval-data: is empty"},
+    {TRAIN "--patience x", "--patience: \"x\" is not a whole number"},
+    {"eval --model m --data d --eval-data e",
+     "--eval-data: is an option of train, not of eval"},
     {TRAIN "--lora-rank 8", "--lora-rank: 8 is not there yet"},
     {TRAIN "--lora-targets q", "--lora-targets: is not there yet"},
     {TRAIN "--trace t.json", "--trace: is not there yet"},
@@ -444,6 +448,14 @@ END_TEST
 
 /* ---- there and back ---- */
 
+static void check_equal_texts(char *const *a, size_t n_a, char *const *b,
+                              size_t n_b)
+{
+    ck_assert_uint_eq(n_a, n_b);
+    for (size_t i = 0; i < n_a; i++)
+        ck_assert_str_eq(a[i], b[i]);
+}
+
 static void check_equal(const cf_options *a, const cf_options *b)
 {
     char text_a[2048];
@@ -466,9 +478,9 @@ static void check_equal(const cf_options *a, const cf_options *b)
             ck_assert_mem_eq((const char *)a + option->field,
                              (const char *)b + option->field, sizeof(double));
     }
-    ck_assert_uint_eq(a->n_data, b->n_data);
-    for (size_t i = 0; i < a->n_data; i++)
-        ck_assert_str_eq(a->data[i], b->data[i]);
+    check_equal_texts(a->data, a->n_data, b->data, b->n_data);
+    check_equal_texts(a->eval_data, a->n_eval_data, b->eval_data,
+                      b->n_eval_data);
 }
 
 /* Text that YAML finds hard: quotes, colons, spaces at the ends, control

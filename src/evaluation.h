@@ -1,0 +1,73 @@
+/* evaluation.h - a pass over a data set, forward only, on the chunk path.
+ *
+ * The whole data set is planned as one batch, so the loss has the bits of a
+ * training step's on the same sequences, and the memory is that of one chunk and
+ * of the longest sequence's KV state.
+ */
+#ifndef CF_EVALUATION_H
+#define CF_EVALUATION_H
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "src/dataset.h"
+#include "src/engine.h"
+#include "src/step_plan.h"
+
+/* A sum of losses over some of the sequences. */
+typedef struct cf_tally {
+    double loss; /* sum, not mean */
+    uint64_t sequences;
+    uint64_t target_tokens;
+} cf_tally;
+
+enum {
+    CF_LENGTH_BUCKETS = 5
+};
+
+typedef struct cf_evaluation {
+    const cf_dataset *dataset; /* borrowed */
+    uint32_t *sequences;       /* owned: data set indices, not too long */
+    size_t n_sequences;
+    size_t n_too_long;
+    cf_step_plan_need need;
+    cf_step_plan plan;
+    cf_engine engine;
+    cf_tally by_bucket[CF_LENGTH_BUCKETS];
+    cf_tally *by_source; /* arena */
+    double loss;         /* mean over all target tokens */
+    int (*stop)(void);   /* asked between chunks, when it is not NULL */
+    bool is_complete;    /* false: it stopped the pass, and there is no loss */
+} cf_evaluation;
+
+/* What of a data set to run, and how. */
+typedef struct cf_evaluation_params {
+    const cf_dataset *dataset;
+    const char *option; /* that named it, for messages */
+    uint32_t max_length_tok;
+    uint32_t chunk_size_tok;
+} cf_evaluation_params;
+
+/* Collect the sequences and bound their plan.  Errors, logged: CF_MALFORMED
+ * (no target), CF_NO_MEMORY, CF_OVERFLOW. */
+CF_MUST_USE cf_status cf_evaluation_open(const cf_evaluation_params *params,
+                                         cf_evaluation *evaluation);
+void cf_evaluation_close(cf_evaluation *evaluation);
+
+/* Place plan, engine and tallies: what a pass needs beside the model. */
+void cf_evaluation_carve(cf_evaluation *evaluation, cf_model *model,
+                         cf_arena *arena);
+
+/* One pass over freshly carved, cleared memory; allocates nothing.  Sets loss
+ * and tallies.  step is for messages.  Errors, logged: CF_NOT_FINITE. */
+CF_MUST_USE cf_status cf_evaluation_run(cf_evaluation *evaluation,
+                                        uint64_t step);
+
+/* The result as a table for people, on standard output. */
+void cf_evaluation_print(const cf_evaluation *evaluation);
+
+/* The result as the object that eval --json prints; a perplexity too large for
+ * a double is null.  NULL when out of memory. */
+json_t *cf_evaluation_json(const cf_evaluation *evaluation);
+
+#endif
