@@ -61,14 +61,6 @@ void cf_log_error(const char *format, ...)
     va_end(args);
 }
 
-cf_status cf_log_no_memory(const char *what)
-{
-    cf_log_error("out of memory for %s: end other programs or use a larger "
-                 "machine",
-                 what);
-    return CF_NO_MEMORY;
-}
-
 void cf_log_warn(const char *format, ...)
 {
     va_list args;
