@@ -14,6 +14,7 @@
 #include "src/size.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -26,14 +27,21 @@
 enum {
     LINE_MAX_BYTES = 1024,
     BAR_COLUMNS = 20,
+    PENDING_BYTES = 1 << 16,     /* the longest lines, by far */
+    PENDING_BYTES_MAX = 1 << 22, /* while the disk is full */
     WIDTH_WITHOUT_WINDOW = 80
 };
 
 #define REDRAW_S 0.1
 
 struct cf_metrics {
-    FILE *file; /* NULL: none */
+    int fd; /* of metrics.jsonl; -1: none */
     char *path;
+    FILE *lines;   /* in memory: what is not in the file yet */
+    char *pending; /* owned by lines */
+    size_t n_pending;
+    size_t n_out;   /* bytes of it that are in the file */
+    bool is_behind; /* told that the disk is full */
     uint64_t n_steps;
     uint32_t log_every;
     bool quiet;
@@ -41,7 +49,6 @@ struct cf_metrics {
     bool is_drawn; /* the cursor stands behind a line of ours */
     double drawn_s;
     char last[LINE_MAX_BYTES]; /* what the last step reported, as shown */
-    char buffer[BUFSIZ];       /* of file */
 };
 
 static double now_s(void)
@@ -52,6 +59,18 @@ static double now_s(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* A line in memory allocates nothing once there was one as long. */
+static bool room_make(FILE *lines)
+{
+    if (lines == NULL)
+        return false;
+    for (size_t i = 0; i < PENDING_BYTES; i++)
+        (void)fputc(' ', lines);
+    (void)fflush(lines);
+    rewind(lines);
+    return !ferror(lines);
+}
+
 cf_status cf_metrics_open(const cf_metrics_params *params,
                           cf_metrics **metrics_p)
 {
@@ -59,29 +78,30 @@ cf_status cf_metrics_open(const cf_metrics_params *params,
 
     if (metrics == NULL)
         goto out_of_memory;
+    metrics->fd = -1;
     metrics->n_steps = params->n_steps;
     metrics->log_every = params->log_every;
     metrics->quiet = params->quiet;
     metrics->on_terminal = isatty(STDERR_FILENO) == 1;
     if (params->path != NULL) {
         metrics->path = strdup(params->path);
-        if (metrics->path == NULL)
-            goto free_metrics;
-        metrics->file = fopen(params->path, "ae");
-        if (metrics->file == NULL) {
+        metrics->lines = open_memstream(&metrics->pending, &metrics->n_pending);
+        if (metrics->path == NULL || !room_make(metrics->lines))
+            goto close_metrics;
+        metrics->fd =
+            open(params->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+        if (metrics->fd < 0) {
             cf_status status = cf_io_error(params->path, "open it", 0);
 
             cf_metrics_close(metrics);
             return status;
         }
-        (void)setvbuf(metrics->file, metrics->buffer, _IOFBF,
-                      sizeof(metrics->buffer));
     }
     *metrics_p = metrics;
     return CF_OK;
 
-free_metrics:
-    free(metrics);
+close_metrics:
+    cf_metrics_close(metrics);
 out_of_memory:
     cf_log_error("metrics: out of memory");
     return CF_NO_MEMORY;
@@ -92,8 +112,11 @@ void cf_metrics_close(cf_metrics *metrics)
     if (metrics == NULL)
         return;
     cf_metrics_end_line(metrics);
-    if (metrics->file != NULL && fclose(metrics->file) != 0)
+    if (metrics->fd >= 0 && close(metrics->fd) != 0)
         cf_log_error("%s: %s", metrics->path, strerror(errno));
+    if (metrics->lines != NULL)
+        fclose(metrics->lines);
+    free(metrics->pending);
     free(metrics->path);
     free(metrics);
 }
@@ -215,17 +238,48 @@ static void write_whole(FILE *file, const char *key, uint64_t value)
     (void)fprintf(file, ", \"%s\": %" PRIu64, key, value);
 }
 
-static cf_status flush(cf_metrics *metrics)
+/* What of the pending bytes the file takes now. */
+static bool write_pending(cf_metrics *metrics, size_t n)
+{
+    while (metrics->n_out < n) {
+        ssize_t written = write(metrics->fd, metrics->pending + metrics->n_out,
+                                n - metrics->n_out);
+
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written <= 0)
+            return false;
+        metrics->n_out += (size_t)written;
+    }
+    return true;
+}
+
+/* A full disk is waited for: the lines stay in memory, a torn one is completed
+ * when there is room again. */
+static cf_status flush(cf_metrics *metrics, size_t n_pending_max)
 {
     errno = 0;
-    if (fflush(metrics->file) == 0 && !ferror(metrics->file))
+    if (fflush(metrics->lines) == 0 && !ferror(metrics->lines) &&
+        write_pending(metrics, (size_t)ftell(metrics->lines))) {
+        rewind(metrics->lines);
+        metrics->n_out = 0;
+        metrics->is_behind = false;
         return CF_OK;
+    }
+    if ((errno == ENOSPC || errno == EDQUOT) &&
+        (size_t)ftell(metrics->lines) <= n_pending_max) {
+        if (!metrics->is_behind)
+            cf_log_warn("%s: cannot be written: %s; its lines wait for room",
+                        metrics->path, strerror(errno));
+        metrics->is_behind = true;
+        return CF_OK;
+    }
     return cf_io_error(metrics->path, "write it", 0);
 }
 
 static cf_status write_report(cf_metrics *metrics, const cf_step_report *report)
 {
-    FILE *file = metrics->file;
+    FILE *file = metrics->lines;
 
     (void)fprintf(file, "{\"step\": %" PRIu64, report->step);
     write_real(file, "loss", report->has_loss, report->loss);
@@ -240,13 +294,13 @@ static cf_status write_report(cf_metrics *metrics, const cf_step_report *report)
     write_real(file, "tokens_per_s", true, tokens_per_s(report));
     write_whole(file, "peak_bytes", report->peak_bytes);
     (void)fputs("}\n", file);
-    return flush(metrics);
+    return flush(metrics, PENDING_BYTES_MAX);
 }
 
 cf_status cf_metrics_append(cf_metrics *metrics, const cf_step_report *report)
 {
     show(metrics, report);
-    return metrics->file != NULL ? write_report(metrics, report) : CF_OK;
+    return metrics->fd >= 0 ? write_report(metrics, report) : CF_OK;
 }
 
 /* ---- evaluations ---- */
@@ -284,15 +338,20 @@ static cf_status write_evaluation(cf_metrics *metrics,
         json_decref(line);
         return CF_NO_MEMORY;
     }
-    (void)json_dumpf(line, metrics->file, JSON_REAL_PRECISION(17));
-    (void)fputc('\n', metrics->file);
+    (void)json_dumpf(line, metrics->lines, JSON_REAL_PRECISION(17));
+    (void)fputc('\n', metrics->lines);
     json_decref(line);
-    return flush(metrics);
+    return flush(metrics, PENDING_BYTES_MAX);
 }
 
 cf_status cf_metrics_append_evaluation(cf_metrics *metrics,
                                        const cf_eval_report *report)
 {
     show_evaluation(metrics, report);
-    return metrics->file != NULL ? write_evaluation(metrics, report) : CF_OK;
+    return metrics->fd >= 0 ? write_evaluation(metrics, report) : CF_OK;
+}
+
+cf_status cf_metrics_settle(cf_metrics *metrics)
+{
+    return metrics->fd >= 0 ? flush(metrics, 0) : CF_OK;
 }

@@ -60,9 +60,13 @@ void cf_metrics_progress(cf_metrics *metrics, uint64_t step, size_t ops_done,
 /* End a line that is drawn over, so that another may be written. */
 void cf_metrics_end_line(cf_metrics *metrics);
 
-/* One JSON line, flushed, and one line of progress.  Errors, logged: CF_IO. */
+/* One JSON line, flushed, and one line of progress.  While the disk is full the
+ * lines wait in memory, told once.  Errors, logged: CF_IO. */
 CF_MUST_USE cf_status cf_metrics_append(cf_metrics *metrics,
                                         const cf_step_report *report);
+
+/* After the last line: all of them are in the file.  Errors, logged: CF_IO. */
+CF_MUST_USE cf_status cf_metrics_settle(cf_metrics *metrics);
 
 /* The same for an evaluation: the JSON line holds "eval": true, and the line of
  * progress stays on a terminal.  Errors, logged: CF_IO, CF_NO_MEMORY. */

@@ -389,6 +389,8 @@ static cf_status train_steps(training *t)
         return status;
     saved =
         cf_saver_finish(&t->saver, t->progress.step, t->n_updates, &t->ledger);
+    if (saved == CF_OK)
+        saved = cf_metrics_settle(t->metrics);
     is_stopped = cf_signals_noted() != 0;
     cf_signals_close();
     if (!is_stopped)
