@@ -167,7 +167,8 @@ struct cf_kernels {
                             double eps, const void *x, const void *weight,
                             void *y, void *rstd);
 
-    /* dx acc [n_tok, n] +=, dweight acc [n] +=; dy act [n_tok, n]. */
+    /* dx acc [n_tok, n] +=, dweight acc [n] += or NULL, not wanted; dy act
+     * [n_tok, n]. */
     void (*rmsnorm_backward)(const cf_kernels *k, size_t n_tok, size_t n,
                              const void *x, const void *weight,
                              const void *rstd, const void *dy, void *dx,
@@ -196,7 +197,8 @@ struct cf_kernels {
 
     /* dqkv act, as qkv, from dq acc [n_tok, n_heads, head_dim] and the piece's
      * own rows of the dK and dV pages.  qkv is read only when there are norms;
-     * d_q_norm, d_k_norm acc [head_dim] += then, NULL otherwise. */
+     * d_q_norm, d_k_norm acc [head_dim] += then, each NULL where there is no
+     * norm or its gradient is not wanted. */
     void (*qkv_backward)(const cf_kernels *k, const cf_qkv_params *p,
                          const cf_attn_batch *batch, const void *qkv,
                          const void *dq, void *dqkv, void *d_q_norm,
@@ -260,7 +262,7 @@ struct cf_kernels {
                          void *scratch);
 
     /* The same loss bits, and the gradient of scale * sum of the losses:
-     * dx act [n_rows, n_in], dw acc [n_vocab, n_in] +=. */
+     * dx act [n_rows, n_in], dw acc [n_vocab, n_in] += or NULL, not wanted. */
     void (*head_backward)(const cf_kernels *k, const cf_weight *w,
                           size_t n_rows, const void *x, const uint32_t *targets,
                           double scale, double *loss, void *dx, void *dw,

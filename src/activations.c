@@ -44,23 +44,28 @@ static void buffers_of(cf_layer_acts *a, const cf_kernels *k,
         list[i] = all[i];
 }
 
+static uint32_t n_kept_layers(const cf_activations *acts)
+{
+    return acts->config->n_layers - acts->first_backward_layer;
+}
+
 static void slot_carve(cf_activations *acts, const cf_kernels *k,
                        uint32_t chunk_tok, cf_slot *layout, cf_arena *arena)
 {
     const cf_model_config *c = acts->config;
 
-    for (uint32_t layer = 0; layer < c->n_layers; layer++) {
+    for (uint32_t i = 0; i < n_kept_layers(acts); i++) {
         buffer list[N_BUFFERS];
         cf_layer_acts unused;
-        cf_layer_acts *at = layout->layers ? &layout->layers[layer] : &unused;
+        cf_layer_acts *at = layout->layers ? &layout->layers[i] : &unused;
 
         buffers_of(at, k, c, list);
-        for (size_t i = 0; i < N_BUFFERS; i++) {
-            *list[i].at = NULL;
-            if (list[i].kept[acts->policy])
-                *list[i].at = cf_arena_take(
+        for (size_t b = 0; b < N_BUFFERS; b++) {
+            *list[b].at = NULL;
+            if (list[b].kept[acts->policy])
+                *list[b].at = cf_arena_take(
                     arena, CF_LIFETIME_CHUNK, "activations of retained chunks",
-                    list[i].width * chunk_tok, list[i].elem_bytes);
+                    list[b].width * chunk_tok, list[b].elem_bytes);
         }
     }
     layout->x_out = cf_arena_take(arena, CF_LIFETIME_CHUNK,
@@ -85,11 +90,14 @@ static void scratch_carve(cf_activations *acts, const cf_kernels *k,
 
 void cf_activations_carve(cf_activations *acts, const cf_kernels *kernels,
                           const cf_model_config *config, cf_recompute policy,
-                          uint32_t n_slots, uint32_t chunk_tok, cf_arena *arena)
+                          uint32_t first_backward_layer, uint32_t n_slots,
+                          uint32_t chunk_tok, cf_arena *arena)
 {
     cf_slot dry = {0};
 
-    *acts = (cf_activations){.config = config, .policy = policy};
+    *acts = (cf_activations){.config = config,
+                             .policy = policy,
+                             .first_backward_layer = first_backward_layer};
     cf_pool_carve(arena, n_slots, &acts->pool);
     acts->slots = cf_arena_take(arena, CF_LIFETIME_RUN, "bookkeeping", n_slots,
                                 sizeof(*acts->slots));
@@ -97,8 +105,9 @@ void cf_activations_carve(cf_activations *acts, const cf_kernels *kernels,
         cf_slot *slot = acts->slots ? &acts->slots[i] : &dry;
         size_t before;
 
-        slot->layers = cf_arena_take(arena, CF_LIFETIME_RUN, "bookkeeping",
-                                     config->n_layers, sizeof(*slot->layers));
+        slot->layers =
+            cf_arena_take(arena, CF_LIFETIME_RUN, "bookkeeping",
+                          n_kept_layers(acts), sizeof(*slot->layers));
         before = arena->used;
         slot_carve(acts, kernels, chunk_tok, slot, arena);
         acts->slot_bytes = arena->used - before;
@@ -138,6 +147,17 @@ static void *kept_or(void *kept, void *scratch)
     return kept != NULL ? kept : scratch;
 }
 
+/* The stream into a layer, or out of the last one. */
+static void *stream_of(const cf_activations *acts, const cf_slot *slot,
+                       uint32_t layer)
+{
+    if (slot == NULL || layer < acts->first_backward_layer)
+        return layer % 2 == 0 ? acts->scratch.x : acts->x_alternate;
+    if (layer == acts->config->n_layers)
+        return slot->x_out;
+    return slot->layers[layer - acts->first_backward_layer].x;
+}
+
 cf_layer_acts cf_activations_of(const cf_activations *acts, const cf_slot *slot,
                                 uint32_t layer, void **x_next_p)
 {
@@ -145,16 +165,11 @@ cf_layer_acts cf_activations_of(const cf_activations *acts, const cf_slot *slot,
     const cf_layer_acts *kept;
     cf_layer_acts a = *s;
 
-    if (slot == NULL) {
-        void *pair[2] = {s->x, acts->x_alternate};
-
-        a.x = pair[layer % 2];
-        *x_next_p = pair[(layer + 1) % 2];
+    a.x = stream_of(acts, slot, layer);
+    *x_next_p = stream_of(acts, slot, layer + 1);
+    if (slot == NULL || layer < acts->first_backward_layer)
         return a;
-    }
-
-    kept = &slot->layers[layer];
-    a.x = kept->x;
+    kept = &slot->layers[layer - acts->first_backward_layer];
     a.rstd1 = kept_or(kept->rstd1, s->rstd1);
     a.n1 = kept_or(kept->n1, s->n1);
     a.qkv = kept_or(kept->qkv, s->qkv);
@@ -166,8 +181,6 @@ cf_layer_acts cf_activations_of(const cf_activations *acts, const cf_slot *slot,
     a.n2 = kept_or(kept->n2, s->n2);
     a.gate_up = kept_or(kept->gate_up, s->gate_up);
     a.a = kept_or(kept->a, s->a);
-    *x_next_p = layer + 1 < acts->config->n_layers ? slot->layers[layer + 1].x
-                                                   : slot->x_out;
     return a;
 }
 

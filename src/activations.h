@@ -8,6 +8,9 @@
  *   none        all of cf_layer_acts
  *   selective   x, q (qkv where there are q/k norms), o, lse, x2, gate_up
  *   layer       x, o, lse
+ *
+ * Layers below the first one that has a backward keep nothing: they run in
+ * scratch whether or not their chunk is retained.
  */
 #ifndef CF_ACTIVATIONS_H
 #define CF_ACTIVATIONS_H
@@ -17,7 +20,8 @@
 #include "src/pool.h"
 
 typedef struct cf_slot {
-    cf_layer_acts *layers; /* arena: kept pointers; NULL = scratch */
+    cf_layer_acts *layers; /* arena: kept pointers; NULL = scratch; from the
+                            * first layer that has a backward on */
     void *x_out;           /* acc [n_tok, hidden]: out of the last layer */
     uint32_t chunk;        /* whose activations these are */
 } cf_slot;
@@ -25,18 +29,19 @@ typedef struct cf_slot {
 typedef struct cf_activations {
     const cf_model_config *config; /* borrowed */
     cf_recompute policy;
+    uint32_t first_backward_layer;
     cf_pool pool; /* of slots */
     cf_slot *slots;
     cf_layer_acts scratch;
-    void *x_alternate; /* with scratch.x, the stream of a dropped forward */
+    void *x_alternate; /* with scratch.x, the stream where it is not kept */
     size_t slot_bytes;
 } cf_activations;
 
 /* n_slots may be 0 in evaluation. */
 void cf_activations_carve(cf_activations *acts, const cf_kernels *kernels,
                           const cf_model_config *config, cf_recompute policy,
-                          uint32_t n_slots, uint32_t chunk_tok,
-                          cf_arena *arena);
+                          uint32_t first_backward_layer, uint32_t n_slots,
+                          uint32_t chunk_tok, cf_arena *arena);
 
 /* A slot for a chunk.  The schedule was checked against their number. */
 CF_MUST_USE cf_status cf_activations_keep(cf_activations *acts, uint32_t chunk,

@@ -174,7 +174,7 @@ static cf_status param_read(const cf_model *model, const cf_param *p,
         status = CF_MALFORMED;
     } else {
         cf_tensor_read(tensor, 0, p->n, model->kernels->compute,
-                       cf_at(array, p->offset * acc_bytes));
+                       cf_model_at(model, array, p));
         cf_tensor_release(tensor);
         status = CF_OK;
     }
@@ -188,8 +188,9 @@ static cf_status array_read(const cf_model *model, const cf_tensors *tensors,
     cf_status status = CF_OK;
 
     for (size_t i = 0; i < model->n_params && status == CF_OK; i++)
-        status =
-            param_read(model, &model->params[i], tensors, path, prefix, array);
+        if (cf_model_at(model, array, &model->params[i]) != NULL)
+            status = param_read(model, &model->params[i], tensors, path, prefix,
+                                array);
     return status;
 }
 

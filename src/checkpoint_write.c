@@ -417,9 +417,12 @@ static cf_status array_append(const cf_model *model, const char *name_prefix,
 
     for (size_t i = 0; i < model->n_params; i++) {
         const cf_param *p = &model->params[i];
-        const void *data = cf_at(array, p->offset * acc_bytes);
-        char *name = cf_path_join(name_prefix, "", p->name);
+        const void *data = cf_model_at(model, array, p);
+        char *name;
 
+        if (data == NULL) /* frozen: it has no moments */
+            continue;
+        name = cf_path_join(name_prefix, "", p->name);
         if (name == NULL)
             return CF_NO_MEMORY;
         sources[file->n_spans] = (cf_tensor_source){

@@ -98,17 +98,22 @@ void cf_engine_carve(cf_engine *engine, cf_model *model,
     const cf_attn_shape shape = attention_shape(c);
     const uint32_t n_tok = need->kv.chunk_tok;
     const size_t n_angles = (size_t)n_tok * (c->head_dim / 2);
+    const uint32_t n_backward_layers =
+        gradients == CF_GRADIENTS_YES
+            ? c->n_layers - model->first_backward_layer
+            : 0;
 
     memset(engine, 0, sizeof(*engine));
     engine->kernels = k;
     engine->model = model;
     engine->gradients = gradients;
-    cf_kv_state_carve(&engine->kv, k, &shape, c->n_layers, &need->kv, gradients,
-                      arena);
-    cf_activations_carve(&engine->acts, k, c, policy, need->n_slots, n_tok,
+    cf_kv_state_carve(&engine->kv, k, &shape, c->n_layers, n_backward_layers,
+                      &need->kv, arena);
+    cf_activations_carve(&engine->acts, k, c, policy,
+                         model->first_backward_layer, need->n_slots, n_tok,
                          arena);
     cf_chunk_input_carve(&engine->input, n_tok, need->kv.n_pieces, arena);
-    if (gradients == CF_GRADIENTS_YES)
+    if (n_backward_layers > 0)
         layer_grads_carve(engine, n_tok, arena);
     head_carve(engine, n_tok, arena);
     engine->cos = cf_arena_take(arena, CF_LIFETIME_OP, "rotary angles",
@@ -260,7 +265,14 @@ static void piece_losses_add(cf_engine *engine, const cf_chunk_plan *plan,
     }
 }
 
-/* Losses of the chunk, and the gradient of the stream out of the last layer. */
+/* Whether anything in the layers or below them is trained. */
+static bool reaches_layers(const cf_model *model)
+{
+    return model->first_backward_layer < model->config.n_layers;
+}
+
+/* Losses of the chunk, and the gradient of the stream out of the last layer,
+ * where a layer wants it. */
 static void head_backward(cf_engine *engine, size_t n_tok, const void *x_out)
 {
     const cf_kernels *k = engine->kernels;
@@ -272,13 +284,16 @@ static void head_backward(cf_engine *engine, size_t n_tok, const void *x_out)
     k->head_backward(k, &model->head.weight, in->n_targets, engine->head.n,
                      in->targets, engine->batch.loss_scale, engine->head.loss,
                      engine->head.dn, model->head.d_weight, engine->scratch);
+    if (!reaches_layers(model) && model->final_norm.d_weight == NULL)
+        return;
     k->zero(k, engine->head.dx, in->n_targets * hidden * k->acc_bytes);
     k->rmsnorm_backward(k, in->n_targets, hidden, engine->head.x,
                         model->final_norm.weight, engine->head.rstd,
                         engine->head.dn, engine->head.dx,
                         model->final_norm.d_weight, engine->scratch);
-    k->rows_scatter(k, in->n_targets, n_tok, hidden, in->rows, engine->head.dx,
-                    engine->grads.dx);
+    if (reaches_layers(model))
+        k->rows_scatter(k, in->n_targets, n_tok, hidden, in->rows,
+                        engine->head.dx, engine->grads.dx);
 }
 
 /* ---- what is not finite ---- */
@@ -314,20 +329,23 @@ static cf_status not_finite(const cf_engine *engine, const cf_chunk_plan *plan,
 }
 
 /* The first layer whose output has a bad row; n_layers: only the head has.
- * Without a slot the streams are gone: the layers run once more. */
+ * Where the streams were not kept, the layers run once more: all of them without
+ * a slot, else those without a backward. */
 static uint32_t first_bad_layer(cf_engine *engine, const cf_chunk_plan *plan,
                                 uint32_t chunk, const cf_slot *slot)
 {
     const cf_kernels *k = engine->kernels;
     const cf_model_config *c = &engine->model->config;
+    const uint32_t first_kept =
+        slot == NULL ? c->n_layers : engine->model->first_backward_layer;
     const size_t n_tok = plan->chunks[chunk].n_tok;
     uint32_t layer;
 
     for (layer = 0; layer < c->n_layers; layer++) {
         void *x_next;
 
-        if (slot == NULL)
-            x_next = layer_forward(engine, plan, chunk, layer, NULL,
+        if (layer < first_kept)
+            x_next = layer_forward(engine, plan, chunk, layer, slot,
                                    STREAM_OUT_WANTED);
         else
             (void)cf_activations_of(&engine->acts, slot, layer, &x_next);
@@ -400,7 +418,7 @@ static cf_status layers_backward(cf_engine *engine, const cf_chunk_plan *plan,
     cf_status status = CF_OK;
 
     for (uint32_t layer = engine->model->config.n_layers;
-         layer-- > 0 && status == CF_OK;) {
+         layer-- > engine->model->first_backward_layer && status == CF_OK;) {
         void *x_next;
         cf_layer_acts acts =
             cf_activations_of(&engine->acts, slot, layer, &x_next);
@@ -433,9 +451,10 @@ static cf_status engine_backward(void *context, const cf_chunk_plan *plan,
         status = layers_backward(engine, plan, chunk, slot);
     if (status != CF_OK)
         return status;
-    k->embedding_backward(k, n_tok, engine->model->config.hidden,
-                          engine->input.ids, engine->grads.dx,
-                          engine->model->d_embedding);
+    if (engine->model->d_embedding != NULL)
+        k->embedding_backward(k, n_tok, engine->model->config.hidden,
+                              engine->input.ids, engine->grads.dx,
+                              engine->model->d_embedding);
 
     cf_activations_release(&engine->acts, slot);
     if (plan->chunks[chunk].in_group == 0)

@@ -29,28 +29,29 @@ static size_t page_elements(const cf_kv_state *kv)
 
 void cf_kv_state_carve(cf_kv_state *kv, const cf_kernels *kernels,
                        const cf_attn_shape *shape, uint32_t n_layers,
-                       const cf_kv_need *need, cf_gradients gradients,
+                       uint32_t n_backward_layers, const cf_kv_need *need,
                        cf_arena *arena)
 {
-    size_t n, standalone_pages;
+    size_t layer, standalone_pages;
 
     *kv = (cf_kv_state){.shape = *shape,
                         .n_layers = n_layers,
+                        .n_backward_layers = n_backward_layers,
                         .kernels = kernels,
                         .n_runs = need->n_groups};
-    n = page_elements(kv) * need->n_pages * n_layers;
+    layer = page_elements(kv) * need->n_pages;
     cf_pool_carve(arena, need->n_pages, &kv->pages);
-    kv->k = cf_arena_take(arena, CF_LIFETIME_GROUP, "KV state", n,
-                          kernels->act_bytes);
-    kv->v = cf_arena_take(arena, CF_LIFETIME_GROUP, "KV state", n,
-                          kernels->act_bytes);
-    if (gradients == CF_GRADIENTS_YES) {
+    kv->k = cf_arena_take(arena, CF_LIFETIME_GROUP, "KV state",
+                          layer * n_layers, kernels->act_bytes);
+    kv->v = cf_arena_take(arena, CF_LIFETIME_GROUP, "KV state",
+                          layer * n_layers, kernels->act_bytes);
+    if (n_backward_layers > 0) {
         kv->dk =
             cf_arena_take(arena, CF_LIFETIME_GROUP, "gradients of the KV state",
-                          n, kernels->acc_bytes);
+                          layer * n_backward_layers, kernels->acc_bytes);
         kv->dv =
             cf_arena_take(arena, CF_LIFETIME_GROUP, "gradients of the KV state",
-                          n, kernels->acc_bytes);
+                          layer * n_backward_layers, kernels->acc_bytes);
     }
 
     standalone_pages = (size_t)need->n_pieces + cf_kv_pages(need->chunk_tok);
@@ -67,10 +68,10 @@ void cf_kv_state_carve(cf_kv_state *kv, const cf_kernels *kernels,
 
 size_t cf_kv_state_bytes(const cf_kv_state *kv, uint32_t n_pages)
 {
-    size_t elem_bytes =
-        kv->kernels->act_bytes + (kv->dk != NULL ? kv->kernels->acc_bytes : 0);
+    const size_t layers_bytes = kv->n_layers * kv->kernels->act_bytes +
+                                kv->n_backward_layers * kv->kernels->acc_bytes;
 
-    return page_elements(kv) * 2 * elem_bytes * n_pages * kv->n_layers;
+    return page_elements(kv) * 2 * n_pages * layers_bytes;
 }
 
 static cf_kv_run *run_find(cf_kv_state *kv, uint32_t group)
@@ -109,27 +110,42 @@ static size_t page_offset(const cf_kv_state *kv, uint32_t layer, uint32_t page)
     return ((size_t)layer * kv->pages.n_blocks + page) * page_elements(kv);
 }
 
-/* Page i of a piece starts step elements after page i - 1, the first at
- * `first`.  Fills entries at..at + n of the four tables. */
-static void table_fill(cf_kv_state *kv, size_t at, size_t n, size_t first,
-                       size_t step, cf_attn_piece *piece)
+/* Elements of dK, or dV, that the layers without a backward would take: what
+ * page_offset counts too much there. */
+static size_t frozen_elements(const cf_kv_state *kv)
 {
-    const size_t act_bytes = kv->kernels->act_bytes;
-    const size_t acc_bytes = kv->kernels->acc_bytes;
-    void **k = kv->table + at, **v = k + kv->table_capacity;
-    void **dk = v + kv->table_capacity, **dv = dk + kv->table_capacity;
+    return page_offset(kv, kv->n_layers - kv->n_backward_layers, 0);
+}
+
+/* Fill n entries of one of the four page tables, from `at` on: the first page
+ * is at `first`, the others follow every step bytes. */
+static void *const *table_fill(cf_kv_state *kv, unsigned table, size_t at,
+                               size_t n, void *first, size_t step)
+{
+    void **entries = kv->table + table * kv->table_capacity + at;
 
     assert(at + n <= kv->table_capacity);
-    for (size_t i = 0; i < n; i++, first += step) {
-        k[i] = cf_at(kv->k, first * act_bytes);
-        v[i] = cf_at(kv->v, first * act_bytes);
-        dk[i] = cf_at(kv->dk, first * acc_bytes);
-        dv[i] = cf_at(kv->dv, first * acc_bytes);
-    }
-    piece->k = k;
-    piece->v = v;
-    piece->dk = dk;
-    piece->dv = dv;
+    for (size_t i = 0; i < n; i++)
+        entries[i] = cf_at(first, i * step);
+    return entries;
+}
+
+/* The same for all four of a piece; first and step in elements. */
+static void piece_fill(cf_kv_state *kv, size_t at, size_t n, size_t first,
+                       size_t step, cf_gradients gradients,
+                       cf_attn_piece *piece)
+{
+    const size_t act = kv->kernels->act_bytes, acc = kv->kernels->acc_bytes;
+
+    piece->k = table_fill(kv, 0, at, n, cf_at(kv->k, first * act), step * act);
+    piece->v = table_fill(kv, 1, at, n, cf_at(kv->v, first * act), step * act);
+    if (gradients == CF_GRADIENTS_NO)
+        return;
+    first -= frozen_elements(kv);
+    piece->dk =
+        table_fill(kv, 2, at, n, cf_at(kv->dk, first * acc), step * acc);
+    piece->dv =
+        table_fill(kv, 3, at, n, cf_at(kv->dv, first * acc), step * acc);
 }
 
 cf_attn_batch cf_kv_state_batch(cf_kv_state *kv, const cf_chunk_plan *plan,
@@ -153,17 +169,16 @@ cf_attn_batch cf_kv_state_batch(cf_kv_state *kv, const cf_chunk_plan *plan,
             .row = row, .n_tok = p->n_tok, .prefix_tok = c->prefix_tok};
         if (c->kind == CF_CHUNK_DEPENDENT) {
             piece->head_stride = page_stride;
-            table_fill(kv, 0, run->n_pages, base, page_elements(kv), piece);
+            piece_fill(kv, 0, run->n_pages, base, page_elements(kv), gradients,
+                       piece);
         } else {
             uint32_t n_pages = cf_kv_pages(p->n_tok);
 
             piece->head_stride = run->n_pages * page_stride;
-            table_fill(kv, at, n_pages, base + row * head_dim, page_stride,
-                       piece);
+            piece_fill(kv, at, n_pages, base + row * head_dim, page_stride,
+                       gradients, piece);
             at += n_pages;
         }
-        if (gradients == CF_GRADIENTS_NO)
-            piece->dk = piece->dv = NULL;
         row += p->n_tok;
     }
     return (cf_attn_batch){
@@ -178,7 +193,8 @@ void cf_kv_state_zero_gradients(cf_kv_state *kv, const cf_chunk_plan *plan,
     size_t offset, bytes;
 
     assert(run != NULL);
-    offset = page_offset(kv, layer, run->first_page) * k->acc_bytes;
+    offset = (page_offset(kv, layer, run->first_page) - frozen_elements(kv)) *
+             k->acc_bytes;
     bytes = page_elements(kv) * run->n_pages * k->acc_bytes;
     k->zero(k, cf_at(kv->dk, offset), bytes);
     k->zero(k, cf_at(kv->dv, offset), bytes);

@@ -10,7 +10,8 @@
  *     the pages, and kernels see no difference but a stride.
  * (3) Pages are taken at the group's first forward and given back after the
  *     backward of its first chunk, the last to need them.
- * (4) dK and dV are cleared layer by layer in the backward of the group's last
+ * (4) Layers below the first one that has a backward have no dK and dV.
+ * (5) dK and dV are cleared layer by layer in the backward of the group's last
  *     chunk, which is the first to add to them.
  *
  * It grows with the sequence: 2 n_kv_heads head_dim (act + acc) bytes a token
@@ -36,10 +37,11 @@ typedef struct cf_kv_run {
 typedef struct cf_kv_state {
     cf_attn_shape shape;
     uint32_t n_layers;
-    const cf_kernels *kernels; /* borrowed */
+    uint32_t n_backward_layers; /* of them, from the top; 0 in evaluation */
+    const cf_kernels *kernels;  /* borrowed */
     cf_pool pages;
     void *k, *v;   /* act [n_layers, n_pages, page] */
-    void *dk, *dv; /* acc, likewise; NULL in evaluation */
+    void *dk, *dv; /* acc [n_backward_layers, n_pages, page] */
     cf_kv_run *runs;
     uint32_t n_runs;
     cf_attn_piece *pieces; /* of the last batch */
@@ -70,9 +72,10 @@ uint32_t cf_group_tok(const cf_chunk_plan *plan, uint32_t chunk);
 /* Whether a chunk is the last one of its group. */
 int cf_group_ends(const cf_chunk_plan *plan, uint32_t chunk);
 
+/* The top n_backward_layers of n_layers get room for dK and dV. */
 void cf_kv_state_carve(cf_kv_state *kv, const cf_kernels *kernels,
                        const cf_attn_shape *shape, uint32_t n_layers,
-                       const cf_kv_need *need, cf_gradients gradients,
+                       uint32_t n_backward_layers, const cf_kv_need *need,
                        cf_arena *arena);
 
 /* Bytes of n pages, all layers. */
@@ -83,8 +86,8 @@ CF_MUST_USE cf_status cf_kv_state_append(cf_kv_state *kv,
                                          const cf_chunk_plan *plan,
                                          uint32_t chunk);
 
-/* The pieces of a chunk in one layer, for a kernel call.  Valid until the next
- * call. */
+/* The pieces of a chunk in one layer, for a kernel call; with gradients only in
+ * a layer that has a backward.  Valid until the next call. */
 cf_attn_batch cf_kv_state_batch(cf_kv_state *kv, const cf_chunk_plan *plan,
                                 uint32_t chunk, uint32_t layer,
                                 cf_gradients gradients);

@@ -137,7 +137,8 @@ static void restore(const cf_layer_call *c, const cf_layer_acts *acts,
     }
 }
 
-/* dx act [n_tok, n_in] of a linear layer from dy; its gradients accumulate. */
+/* dx act [n_tok, n_in] of a linear layer from dy; its gradients accumulate,
+ * unless it is frozen. */
 static void linear_backward(const cf_layer_call *c, const cf_linear *linear,
                             const void *dy, const void *x, void *dx)
 {
@@ -145,6 +146,8 @@ static void linear_backward(const cf_layer_call *c, const cf_linear *linear,
     const cf_weight *w = &linear->weight;
 
     k->linear_backward_input(k, w, c->batch.n_tok, dy, dx);
+    if (linear->d_weight == NULL)
+        return;
     k->linear_backward_weight(k, c->batch.n_tok, w->n_out, w->n_in, dy, x,
                               linear->d_weight, linear->d_bias);
 }

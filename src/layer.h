@@ -60,7 +60,8 @@ typedef enum cf_layer_missing {
 } cf_layer_missing;
 
 /* From the gradient of the stream going out, in grads->dx, to that of the
- * stream coming in, likewise; weight gradients, dK and dV accumulate.
+ * stream coming in, likewise; gradients of trained weights, dK and dV
+ * accumulate.
  * Overwrites acts->gate_up. */
 void cf_layer_backward(const cf_layer_call *call, const cf_layer_acts *acts,
                        cf_layer_missing missing, const cf_layer_grads *grads);

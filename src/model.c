@@ -29,13 +29,13 @@ typedef enum placement {
     BEHIND   /* directly behind the one before, part of its GEMM group */
 } placement;
 
-/* Append a tensor; n_cols 0 makes it a vector.  Returns its index. */
-static size_t param_append(cf_model *model, placement place, uint64_t n_rows,
-                           uint64_t n_cols, const char *format, ...)
+/* Append a tensor; n_cols 0 makes it a vector.  Returns it. */
+static cf_param *param_append(cf_model *model, placement place, uint64_t n_rows,
+                              uint64_t n_cols, const char *format, ...)
     CF_PRINTF(5, 6);
 
-static size_t param_append(cf_model *model, placement place, uint64_t n_rows,
-                           uint64_t n_cols, const char *format, ...)
+static cf_param *param_append(cf_model *model, placement place, uint64_t n_rows,
+                              uint64_t n_cols, const char *format, ...)
 {
     cf_param *p = &model->params[model->n_params];
     size_t offset = model->n_elements;
@@ -48,14 +48,46 @@ static size_t param_append(cf_model *model, placement place, uint64_t n_rows,
         .dims = {n_rows, n_cols},
         .n = n_rows * (n_cols > 0 ? n_cols : 1),
         .offset = offset,
+        .layer = UINT32_MAX,
+        .trained = true,
         .file_dtype = CF_DTYPE_F32,
     };
     va_start(args, format);
     vsnprintf(p->name, sizeof(p->name), format, args);
     va_end(args);
     model->n_elements = offset + p->n;
-    model->n_norm_partials += (p->n + CF_NORM_BLOCK - 1) / CF_NORM_BLOCK;
-    return model->n_params++;
+    model->n_params++;
+    return p;
+}
+
+static size_t norm_partials_of(const cf_param *p)
+{
+    return (p->n + CF_NORM_BLOCK - 1) / CF_NORM_BLOCK;
+}
+
+void cf_model_lay_out_trained(cf_model *model)
+{
+    const uint32_t n_layers = model->config.n_layers;
+
+    model->n_trained_elements = 0;
+    model->n_norm_partials = 0;
+    model->first_backward_layer = n_layers;
+    for (size_t i = 0; i < model->n_params; i++) {
+        cf_param *p = &model->params[i];
+
+        if (!p->trained)
+            continue;
+        /* Aligned as among the masters, so that groups stay together. */
+        p->trained_offset =
+            model->n_trained_elements +
+            (p->offset - model->n_trained_elements) % ALIGN_ELEMENTS;
+        model->n_trained_elements = p->trained_offset + p->n;
+        model->n_norm_partials += norm_partials_of(p);
+        if (p->parts & CF_PART_EMBEDDINGS)
+            model->first_backward_layer = 0;
+        else if (p->layer < model->first_backward_layer)
+            model->first_backward_layer = p->layer;
+    }
 }
 
 static void layer_params_append(cf_model *model, unsigned layer)
@@ -63,38 +95,54 @@ static void layer_params_append(cf_model *model, unsigned layer)
     const cf_model_config *c = &model->config;
     const uint64_t q = (uint64_t)c->n_heads * c->head_dim;
     const uint64_t kv = (uint64_t)c->n_kv_heads * c->head_dim;
+    const unsigned norms = CF_PART_NORMS, biases = CF_PART_BIASES;
+    const unsigned attention = CF_PART_ATTENTION, mlp = CF_PART_MLP;
     const struct {
         const char *name;
         uint64_t n_rows, n_cols;
         placement place;
+        unsigned parts;
         bool present;
     } rows[] = {
-        {"input_layernorm.weight", c->hidden, 0, ALIGNED, true},
-        {"self_attn.q_proj.weight", q, c->hidden, ALIGNED, true},
-        {"self_attn.k_proj.weight", kv, c->hidden, BEHIND, true},
-        {"self_attn.v_proj.weight", kv, c->hidden, BEHIND, true},
-        {"self_attn.q_proj.bias", q, 0, ALIGNED, c->attention_bias},
-        {"self_attn.k_proj.bias", kv, 0, BEHIND, c->attention_bias},
-        {"self_attn.v_proj.bias", kv, 0, BEHIND, c->attention_bias},
-        {"self_attn.q_norm.weight", c->head_dim, 0, ALIGNED, c->qk_norm},
-        {"self_attn.k_norm.weight", c->head_dim, 0, ALIGNED, c->qk_norm},
-        {"self_attn.o_proj.weight", c->hidden, q, ALIGNED, true},
-        {"self_attn.o_proj.bias", c->hidden, 0, ALIGNED, c->attention_o_bias},
-        {"post_attention_layernorm.weight", c->hidden, 0, ALIGNED, true},
-        {"mlp.gate_proj.weight", c->ffn, c->hidden, ALIGNED, true},
-        {"mlp.up_proj.weight", c->ffn, c->hidden, BEHIND, true},
-        {"mlp.gate_proj.bias", c->ffn, 0, ALIGNED, c->mlp_bias},
-        {"mlp.up_proj.bias", c->ffn, 0, BEHIND, c->mlp_bias},
-        {"mlp.down_proj.weight", c->hidden, c->ffn, ALIGNED, true},
-        {"mlp.down_proj.bias", c->hidden, 0, ALIGNED, c->mlp_bias},
+        {"input_layernorm.weight", c->hidden, 0, ALIGNED, norms, true},
+        {"self_attn.q_proj.weight", q, c->hidden, ALIGNED, attention, true},
+        {"self_attn.k_proj.weight", kv, c->hidden, BEHIND, attention, true},
+        {"self_attn.v_proj.weight", kv, c->hidden, BEHIND, attention, true},
+        {"self_attn.q_proj.bias", q, 0, ALIGNED, attention | biases,
+         c->attention_bias},
+        {"self_attn.k_proj.bias", kv, 0, BEHIND, attention | biases,
+         c->attention_bias},
+        {"self_attn.v_proj.bias", kv, 0, BEHIND, attention | biases,
+         c->attention_bias},
+        {"self_attn.q_norm.weight", c->head_dim, 0, ALIGNED, attention | norms,
+         c->qk_norm},
+        {"self_attn.k_norm.weight", c->head_dim, 0, ALIGNED, attention | norms,
+         c->qk_norm},
+        {"self_attn.o_proj.weight", c->hidden, q, ALIGNED, attention, true},
+        {"self_attn.o_proj.bias", c->hidden, 0, ALIGNED, attention | biases,
+         c->attention_o_bias},
+        {"post_attention_layernorm.weight", c->hidden, 0, ALIGNED, norms, true},
+        {"mlp.gate_proj.weight", c->ffn, c->hidden, ALIGNED, mlp, true},
+        {"mlp.up_proj.weight", c->ffn, c->hidden, BEHIND, mlp, true},
+        {"mlp.gate_proj.bias", c->ffn, 0, ALIGNED, mlp | biases, c->mlp_bias},
+        {"mlp.up_proj.bias", c->ffn, 0, BEHIND, mlp | biases, c->mlp_bias},
+        {"mlp.down_proj.weight", c->hidden, c->ffn, ALIGNED, mlp, true},
+        {"mlp.down_proj.bias", c->hidden, 0, ALIGNED, mlp | biases,
+         c->mlp_bias},
     };
 
     static_assert(sizeof(rows) / sizeof(rows[0]) == LAYER_PARAMS_MAX,
                   "the table has room for these");
-    for (size_t i = 0; i < LAYER_PARAMS_MAX; i++)
-        if (rows[i].present)
-            param_append(model, rows[i].place, rows[i].n_rows, rows[i].n_cols,
+    for (size_t i = 0; i < LAYER_PARAMS_MAX; i++) {
+        cf_param *p;
+
+        if (!rows[i].present)
+            continue;
+        p = param_append(model, rows[i].place, rows[i].n_rows, rows[i].n_cols,
                          "model.layers.%u.%s", layer, rows[i].name);
+        p->parts = rows[i].parts;
+        p->layer = layer;
+    }
 }
 
 static cf_status table_build(cf_model *model)
@@ -110,12 +158,16 @@ static cf_status table_build(cf_model *model)
         return CF_NO_MEMORY;
 
     param_append(model, ALIGNED, c->vocab, c->hidden,
-                 "model.embed_tokens.weight");
+                 "model.embed_tokens.weight")
+        ->parts = CF_PART_EMBEDDINGS | (c->tied ? CF_PART_HEAD : 0);
     for (uint32_t layer = 0; layer < c->n_layers; layer++)
         layer_params_append(model, layer);
-    param_append(model, ALIGNED, c->hidden, 0, "model.norm.weight");
+    param_append(model, ALIGNED, c->hidden, 0, "model.norm.weight")->parts =
+        CF_PART_NORMS;
     if (!c->tied)
-        param_append(model, ALIGNED, c->vocab, c->hidden, "lm_head.weight");
+        param_append(model, ALIGNED, c->vocab, c->hidden, "lm_head.weight")
+            ->parts = CF_PART_HEAD;
+    cf_model_lay_out_trained(model);
     return CF_OK;
 }
 
@@ -175,17 +227,31 @@ static const cf_param *layer_param(const cf_model *model, uint32_t layer,
     return NULL;
 }
 
-static void *flat_at(const cf_model *model, void *flat, const cf_param *p)
+void *cf_model_at(const cf_model *model, void *flat, const cf_param *p)
 {
-    return p == NULL ? NULL
-                     : cf_at(flat, p->offset * model->kernels->acc_bytes);
+    const size_t acc_bytes = model->kernels->acc_bytes;
+
+    if (flat == model->masters)
+        return cf_at(flat, p->offset * acc_bytes);
+    return p->trained ? cf_at(flat, p->trained_offset * acc_bytes) : NULL;
+}
+
+/* NULL when this model has no such parameter, or no such array. */
+static void *master_of(const cf_model *model, const cf_param *p)
+{
+    return p == NULL ? NULL : cf_model_at(model, model->masters, p);
+}
+
+static void *gradient_of(const cf_model *model, const cf_param *p)
+{
+    return p == NULL ? NULL : cf_model_at(model, model->gradients, p);
 }
 
 static cf_scale scale_view(const cf_model *model, const cf_param *p)
 {
     return (cf_scale){
-        .weight = flat_at(model, model->masters, p),
-        .d_weight = flat_at(model, model->gradients, p),
+        .weight = master_of(model, p),
+        .d_weight = gradient_of(model, p),
     };
 }
 
@@ -194,12 +260,12 @@ static cf_linear linear_view(const cf_model *model, const cf_param *weight,
                              const cf_param *bias, size_t n_out)
 {
     return (cf_linear){
-        .weight = {.master = flat_at(model, model->masters, weight),
-                   .bias = flat_at(model, model->masters, bias),
+        .weight = {.master = master_of(model, weight),
+                   .bias = master_of(model, bias),
                    .n_out = n_out,
                    .n_in = (size_t)weight->dims[1]},
-        .d_weight = flat_at(model, model->gradients, weight),
-        .d_bias = flat_at(model, model->gradients, bias),
+        .d_weight = gradient_of(model, weight),
+        .d_bias = gradient_of(model, bias),
     };
 }
 
@@ -242,18 +308,18 @@ static void packing_carve(cf_model *model, cf_linear *linear, cf_arena *arena)
 void cf_model_carve(cf_model *model, cf_model_use use, cf_arena *arena)
 {
     const cf_model_config *c = &model->config;
-    const size_t n = model->n_elements;
+    const size_t n = model->n_trained_elements;
     const size_t acc_bytes = model->kernels->acc_bytes;
     const cf_param *embedding = param_find(model, "model.embed_tokens.weight");
     const cf_param *head =
         c->tied ? embedding : param_find(model, "lm_head.weight");
 
-    model->masters =
-        cf_arena_take(arena, CF_LIFETIME_RUN, "master weights", n, acc_bytes);
+    model->masters = cf_arena_take(arena, CF_LIFETIME_RUN, "master weights",
+                                   model->n_elements, acc_bytes);
     if (use >= CF_MODEL_GRADIENTS) {
         model->gradients =
             cf_arena_take(arena, CF_LIFETIME_RUN, "gradients", n, acc_bytes);
-        if (c->tied)
+        if (c->tied && embedding->trained)
             model->d_head = cf_arena_take(arena, CF_LIFETIME_RUN, "gradients",
                                           embedding->n, acc_bytes);
         model->norm_partials =
@@ -267,8 +333,8 @@ void cf_model_carve(cf_model *model, cf_model_use use, cf_arena *arena)
             cf_arena_take(arena, CF_LIFETIME_RUN, "Adam moments", n, acc_bytes);
     }
 
-    model->embedding = flat_at(model, model->masters, embedding);
-    model->d_embedding = flat_at(model, model->gradients, embedding);
+    model->embedding = master_of(model, embedding);
+    model->d_embedding = gradient_of(model, embedding);
     for (uint32_t layer = 0; layer < c->n_layers; layer++)
         layer_views_set(model, layer);
     model->final_norm =
@@ -307,7 +373,7 @@ void cf_model_zero_gradients(cf_model *model)
 {
     const cf_kernels *k = model->kernels;
 
-    k->zero(k, model->gradients, model->n_elements * k->acc_bytes);
+    k->zero(k, model->gradients, model->n_trained_elements * k->acc_bytes);
     if (model->d_head != NULL)
         k->zero(k, model->d_head,
                 model->head.weight.n_out * model->head.weight.n_in *
@@ -332,8 +398,10 @@ double cf_model_gradient_norm(cf_model *model)
     for (size_t i = 0; i < model->n_params; i++) {
         const cf_param *p = &model->params[i];
 
-        k->sum_squares(k, p->n, flat_at(model, model->gradients, p), partial);
-        partial += (p->n + CF_NORM_BLOCK - 1) / CF_NORM_BLOCK;
+        if (!p->trained)
+            continue;
+        k->sum_squares(k, p->n, gradient_of(model, p), partial);
+        partial += norm_partials_of(p);
     }
     for (const double *x = model->norm_partials; x < partial; x++)
         sum += *x;
@@ -347,8 +415,8 @@ const char *cf_model_first_bad_gradient(const cf_model *model)
     for (size_t i = 0; i < model->n_params; i++) {
         const cf_param *p = &model->params[i];
 
-        if (k->first_bad_row(k, 1, p->n, flat_at(model, model->gradients, p)) ==
-            0)
+        if (p->trained &&
+            k->first_bad_row(k, 1, p->n, gradient_of(model, p)) == 0)
             return p->name;
     }
     return NULL;

@@ -2,13 +2,15 @@
  *
  * (1) The table's order is the canonical order of everything that is summed or
  *     written over parameters.
- * (2) Masters, gradients and Adam's moments are flat arrays with the same
- *     offsets, so one offset names a tensor in all of them.
+ * (2) Masters are one flat array of all tensors.  Gradients and Adam's moments
+ *     are flat arrays of the trained tensors only, with the same offsets in all
+ *     of them: a frozen tensor has no place there.
  * (3) q, k, v lie behind one another, and so do gate and up: each group is one
  *     GEMM.
  * (4) A tied weight has two gradient accumulators, embedding and head, added
  *     once at the end of a step (cf_model_finish_gradients), so that a later
  *     split over pipeline stages changes no bits.
+ * (5) A GEMM group's weights are trained or frozen as a whole.
  */
 #ifndef CF_MODEL_H
 #define CF_MODEL_H
@@ -24,24 +26,38 @@ enum {
     CF_PARAM_NAME_MAX = 80
 };
 
+/* What a tensor is part of, as bits: --freeze names them (freeze.c). */
+typedef enum cf_part {
+    CF_PART_EMBEDDINGS = 1 << 0,
+    CF_PART_HEAD = 1 << 1, /* the embedding too, where the two are tied */
+    CF_PART_NORMS = 1 << 2,
+    CF_PART_ATTENTION = 1 << 3,
+    CF_PART_MLP = 1 << 4,
+    CF_PART_BIASES = 1 << 5
+} cf_part;
+
 typedef struct cf_param {
     char name[CF_PARAM_NAME_MAX]; /* of the Hugging Face tensor */
     uint32_t n_dims;
     uint64_t dims[2];
-    size_t n;            /* elements */
-    size_t offset;       /* elements, into every flat array */
-    uint32_t stage;      /* pipeline stage that owns it */
-    cf_dtype file_dtype; /* as the model folder had it */
+    size_t n;              /* elements */
+    size_t offset;         /* elements, into the masters */
+    unsigned parts;        /* cf_part bits */
+    uint32_t layer;        /* UINT32_MAX: in none */
+    bool trained;          /* false: frozen */
+    size_t trained_offset; /* elements, into gradients and moments */
+    cf_dtype file_dtype;   /* as the model folder had it */
 } cf_param;
 
 /* One linear layer: its weight and where its gradients go. */
 typedef struct cf_linear {
     cf_weight weight;
-    void *d_weight; /* acc */
-    void *d_bias;   /* acc or NULL */
+    void *d_weight; /* acc; NULL when frozen, and d_bias too then */
+    void *d_bias;   /* acc; NULL when frozen or when there is no bias */
 } cf_linear;
 
-/* A norm's weight and its gradient, acc; NULL when the model has none. */
+/* A norm's weight, NULL when the model has none, and its gradient, NULL when it
+ * is frozen; acc. */
 typedef struct cf_scale {
     const void *weight;
     void *d_weight;
@@ -63,19 +79,24 @@ typedef struct cf_model {
     const cf_kernels *kernels; /* borrowed */
     cf_param *params;          /* owned */
     size_t n_params;
-    size_t n_elements; /* of a flat array, padding included */
+    size_t n_elements;         /* of the masters, padding included */
+    size_t n_trained_elements; /* of gradients and of each moment, likewise */
     size_t n_norm_partials;
+    /* The lowest layer that a backward has to reach: nothing below it is
+     * trained.  n_layers: none has to be. */
+    uint32_t first_backward_layer;
 
     void *masters;   /* acc, flat */
-    void *gradients; /* acc, flat; NULL in evaluation */
-    void *moment1;   /* acc, flat; NULL unless training */
+    void *gradients; /* acc, flat, trained; NULL in evaluation */
+    void *moment1;   /* acc, flat, trained; NULL unless training */
     void *moment2;
-    void *d_head; /* acc, the head's own accumulator; NULL unless tied */
+    void *d_head; /* acc, the head's own accumulator; NULL unless it is tied
+                   * and trained */
     double *norm_partials;
 
     const void *embedding;
-    void *d_embedding;
-    cf_layer *layers; /* owned, config.n_layers */
+    void *d_embedding; /* NULL when frozen */
+    cf_layer *layers;  /* owned, config.n_layers */
     cf_scale final_norm;
     cf_linear head;
 
@@ -90,11 +111,19 @@ typedef enum cf_model_use {
     CF_MODEL_TRAIN      /* and Adam's moments */
 } cf_model_use;
 
-/* Read the config and build the parameter table; no weights yet.  Errors,
- * logged: CF_MALFORMED, CF_NO_MEMORY. */
+/* Read the config and build the parameter table, all trained; no weights yet.
+ * Errors, logged: CF_MALFORMED, CF_NO_MEMORY. */
 CF_MUST_USE cf_status cf_model_open(const char *folder,
                                     const cf_kernels *kernels, cf_model *model);
 void cf_model_close(cf_model *model);
+
+/* Freeze the tensors that a list as --freeze has it names (freeze.c); before
+ * carving.  Errors, logged: CF_INVALID. */
+CF_MUST_USE cf_status cf_model_freeze(cf_model *model, const char *list);
+
+/* Give the trained tensors their offsets, in table order, and set what follows
+ * from them.  For whoever has changed cf_param.trained. */
+void cf_model_lay_out_trained(cf_model *model);
 
 /* Place the flat arrays.  Called on a dry arena, then on the real one. */
 void cf_model_carve(cf_model *model, cf_model_use use, cf_arena *arena);
@@ -102,6 +131,10 @@ void cf_model_carve(cf_model *model, cf_model_use use, cf_arena *arena);
 /* Read all weights of the folder into the masters and pack them.  Errors,
  * logged, naming file and tensor: CF_MALFORMED. */
 CF_MUST_USE cf_status cf_model_load(cf_model *model, const char *folder);
+
+/* A tensor inside a flat array: the masters, or one that holds the trained
+ * tensors alone, where a frozen one is NULL. */
+void *cf_model_at(const cf_model *model, void *flat, const cf_param *p);
 
 /* Tell the backend that the masters have changed. */
 void cf_model_pack(cf_model *model);
@@ -111,8 +144,9 @@ void cf_model_zero_gradients(cf_model *model);
 /* Add the head's accumulator of a tied weight to the embedding's. */
 void cf_model_finish_gradients(cf_model *model);
 
-/* The global L2 norm of the gradients: double partials over fixed blocks inside
- * a tensor, combined in table order. */
+/* The global L2 norm of the gradients, which are those of trained tensors
+ * alone: double partials over fixed blocks inside a tensor, combined in table
+ * order. */
 double cf_model_gradient_norm(cf_model *model);
 
 /* Name of the first parameter, in table order, whose gradient holds a NaN or an

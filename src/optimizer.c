@@ -49,13 +49,15 @@ void cf_optimizer_update(cf_model *model, const cf_options *options,
 
     for (size_t i = 0; i < model->n_params; i++) {
         const cf_param *p = &model->params[i];
-        const size_t at = p->offset * k->acc_bytes;
 
+        if (!p->trained)
+            continue;
         /* Vectors (norms, biases) are not decayed. */
         adamw.weight_decay = p->n_dims >= 2 ? options->weight_decay : 0;
-        k->adamw(k, p->n, &adamw, cf_at(model->gradients, at),
-                 cf_at(model->masters, at), cf_at(model->moment1, at),
-                 cf_at(model->moment2, at));
+        k->adamw(k, p->n, &adamw, cf_model_at(model, model->gradients, p),
+                 cf_at(model->masters, p->offset * k->acc_bytes),
+                 cf_model_at(model, model->moment1, p),
+                 cf_model_at(model, model->moment2, p));
     }
     cf_model_pack(model);
 }

@@ -92,6 +92,7 @@ typedef struct cf_options {
     double adam_beta2;
     double adam_eps;
     double grad_clip; /* 0 = off */
+    char *freeze;     /* what is not trained; NULL = nothing */
 
     char **eval_data; /* as data; none: no evaluation while training */
     size_t n_eval_data;

@@ -178,6 +178,9 @@ const cf_option cf_option_table[] = {
     {.name = "grad-clip", .metavar = "X", .commands = TRAIN, .identity = true,
      REAL(grad_clip, 0, 1e30), .initial = "1",
      .help = "largest gradient norm; 0 = off"},
+    {.name = "freeze", .metavar = "LIST", .commands = STEP, .identity = true,
+     FIELD(TEXT, freeze), .fallback = "nothing",
+     .help = "not to train, as in embeddings,layers:0-7"},
 
     {.name = "eval-data", .metavar = "FILE", .commands = TRAIN,
      LIST(eval_data), .fallback = "none",

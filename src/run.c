@@ -53,8 +53,11 @@ cf_status cf_run_open(const cf_options *options, cf_run *run)
     status = cf_model_open(options->model, &run->kernels, &run->model);
     if (status != CF_OK)
         return status;
-    status = cf_dataset_open(options->data, options->n_data,
-                             run->model.config.vocab, &run->dataset);
+    if (options->freeze != NULL)
+        status = cf_model_freeze(&run->model, options->freeze);
+    if (status == CF_OK)
+        status = cf_dataset_open(options->data, options->n_data,
+                                 run->model.config.vocab, &run->dataset);
     if (status != CF_OK)
         cf_model_close(&run->model);
     return status;

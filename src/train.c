@@ -6,6 +6,7 @@
 #include "src/commands.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -180,18 +181,45 @@ static void data_print(const training *t)
     cf_log_info("an epoch: %s", line);
 }
 
+/* Parameters, all or the trained ones. */
+static double millions(const cf_model *model, bool trained_only)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < model->n_params; i++)
+        if (model->params[i].trained || !trained_only)
+            n += model->params[i].n;
+    return (double)n * 1e-6;
+}
+
+static void frozen_print(const cf_model *model, const char *list)
+{
+    /* The table begins with the embedding. */
+    const bool both = model->config.tied && !model->params[0].trained;
+    const uint32_t first = model->first_backward_layer;
+    char stop[48] = "";
+
+    if (first == model->config.n_layers)
+        snprintf(stop, sizeof(stop), "; no backward below the head");
+    else if (first > 0)
+        snprintf(stop, sizeof(stop), "; no backward below layer %u",
+                 (unsigned)first);
+    cf_log_info("frozen %s: %.1f M parameters are trained%s%s", list,
+                millions(model, true), stop,
+                both ? "; embeddings and head are one weight, frozen" : "");
+}
+
 static void introduce(const training *t)
 {
     const cf_model_config *c = &t->run.model.config;
-    size_t n_params = 0;
 
     if (t->options->quiet)
         return;
-    for (size_t i = 0; i < t->run.model.n_params; i++)
-        n_params += t->run.model.params[i].n;
     cf_log_info("model %s: %.1f M parameters, %u layers; backend %s",
-                t->options->model, (double)n_params * 1e-6,
+                t->options->model, millions(&t->run.model, false),
                 (unsigned)c->n_layers, t->run.kernels.name);
+    if (t->options->freeze != NULL)
+        frozen_print(&t->run.model, t->options->freeze);
     data_print(t);
     cf_log_info("%" PRIu64 " steps of %u sequences; chunks of %u tokens, %u "
                 "retained; longest sequence %u tokens",

@@ -76,9 +76,9 @@ static void carve(void *context, cf_arena *arena)
     if (v->workspace_bytes < whole)
         v->workspace_bytes = whole;
     cf_model_carve(&v->run.model, CF_MODEL_GRADIENTS, arena);
-    v->chunked_gradients =
-        cf_arena_take(arena, CF_LIFETIME_RUN, "gradients to compare",
-                      v->run.model.n_elements, v->run.kernels.acc_bytes);
+    v->chunked_gradients = cf_arena_take(
+        arena, CF_LIFETIME_RUN, "gradients to compare",
+        v->run.model.n_trained_elements, v->run.kernels.acc_bytes);
     v->workspace =
         cf_arena_take(arena, CF_LIFETIME_RUN, "step, chunked or unsplit",
                       v->workspace_bytes, 1);
@@ -228,19 +228,25 @@ static void compare(verification *v, const char *name, size_t n,
     v->worst = larger(v->worst, relative);
 }
 
+/* The gradient of a trained parameter: of the chunked side, kept aside, and in
+ * the model's own gradients. */
+static void gradient_compare(verification *v, const cf_param *p)
+{
+    const cf_model *model = &v->run.model;
+
+    compare(v, p->name, p->n, v->run.kernels.compute,
+            cf_model_at(model, v->chunked_gradients, p),
+            cf_model_at(model, model->gradients, p));
+}
+
 static void whole_compare(verification *v)
 {
     const cf_model *model = &v->run.model;
-    const size_t bytes = v->run.kernels.acc_bytes;
 
     compare(v, "loss", 1, CF_COMPUTE_FP64, &v->chunked.loss, &v->whole.loss);
-    for (size_t i = 0; i < model->n_params; i++) {
-        const cf_param *p = &model->params[i];
-
-        compare(v, p->name, p->n, v->run.kernels.compute,
-                cf_at(v->chunked_gradients, p->offset * bytes),
-                cf_at(model->gradients, p->offset * bytes));
-    }
+    for (size_t i = 0; i < model->n_params; i++)
+        if (model->params[i].trained)
+            gradient_compare(v, &model->params[i]);
 }
 
 /* The file's gradient of a parameter, into the model's own gradients, which the
@@ -253,7 +259,7 @@ static cf_status file_gradient_read(verification *v, const cf_tensors *file,
 
     if (tensor == NULL) {
         cf_log_error("%s: there is no tensor '%s': --against wants the "
-                     "gradient of every parameter, under its name",
+                     "gradient of every trained parameter, under its name",
                      v->options->against, p->name);
         return CF_MALFORMED;
     }
@@ -265,7 +271,7 @@ static cf_status file_gradient_read(verification *v, const cf_tensors *file,
         return CF_MALFORMED;
     }
     cf_tensor_read(tensor, 0, p->n, k->compute,
-                   cf_at(v->run.model.gradients, p->offset * k->acc_bytes));
+                   cf_model_at(&v->run.model, v->run.model.gradients, p));
     return CF_OK;
 }
 
@@ -291,17 +297,16 @@ static cf_status names_check(const verification *v, const cf_tensors *file)
 static cf_status file_compare(verification *v, const cf_tensors *file)
 {
     const cf_model *model = &v->run.model;
-    const size_t bytes = v->run.kernels.acc_bytes;
     cf_status status = CF_OK;
 
     for (size_t i = 0; i < model->n_params && status == CF_OK; i++) {
         const cf_param *p = &model->params[i];
 
+        if (!p->trained)
+            continue;
         status = file_gradient_read(v, file, p);
         if (status == CF_OK)
-            compare(v, p->name, p->n, v->run.kernels.compute,
-                    cf_at(v->chunked_gradients, p->offset * bytes),
-                    cf_at(model->gradients, p->offset * bytes));
+            gradient_compare(v, p);
     }
     return status;
 }
@@ -387,9 +392,9 @@ static cf_status verify(verification *v)
     if (status != CF_OK)
         return status;
     printf("loss %.17g\n", v->chunked.loss);
-    v->run.kernels.copy(&v->run.kernels, v->run.model.gradients,
-                        v->chunked_gradients,
-                        v->run.model.n_elements * v->run.kernels.acc_bytes);
+    v->run.kernels.copy(
+        &v->run.kernels, v->run.model.gradients, v->chunked_gradients,
+        v->run.model.n_trained_elements * v->run.kernels.acc_bytes);
     return runs_whole(v) ? against_whole(v) : against_file(v);
 }
 

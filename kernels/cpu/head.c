@@ -146,6 +146,7 @@ void CF_CPU(head_backward)(const cf_kernels *k, const cf_weight *w,
                   scratch, loss + row);
         gemm_backward_input(n, w->n_out, w->n_in, scratch, w->master,
                             din + row * w->n_in);
-        gemm_backward_weight(n, w->n_out, w->n_in, scratch, tile, dw);
+        if (dw != NULL)
+            gemm_backward_weight(n, w->n_out, w->n_in, scratch, tile, dw);
     }
 }

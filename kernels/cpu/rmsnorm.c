@@ -93,6 +93,7 @@ void CF_CPU(rmsnorm_backward)(const cf_kernels *k, size_t n_tok, size_t n,
     acc *dw = dweight;
     acc *partials = scratch;
     size_t n_partials = n_blocks(n_tok, CF_SUM_ROWS);
+    size_t n_summed = dw != NULL ? n : 0;
 
     (void)k;
 #pragma omp parallel if (n_tok * n > CF_PARALLEL_MIN)
@@ -108,7 +109,7 @@ void CF_CPU(rmsnorm_backward)(const cf_kernels *k, size_t n_tok, size_t n,
                              dout + row * n, din + row * n, partials + b * n);
         }
 #pragma omp for schedule(static)
-        for (size_t i = 0; i < n; i += VL) {
+        for (size_t i = 0; i < n_summed; i += VL) {
             vec sum = {0};
 
             for (size_t b = 0; b < n_partials; b++)

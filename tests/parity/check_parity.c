@@ -65,6 +65,38 @@ START_TEST(gradients_are_those_of_pytorch_in_fp64)
 }
 END_TEST
 
+/* The file has every gradient; the frozen ones are not asked for. */
+START_TEST(trained_gradients_are_those_of_pytorch_beside_frozen_parts)
+{
+    static const struct {
+        const char *list;
+        const char *frozen, *trained; /* names on standard output */
+    } cases[] = {
+        {"embeddings,layers:0", "model.layers.0.", "model.layers.1."},
+        {"attention,norms", "self_attn", "mlp.up_proj"},
+        {"embeddings,layers:0-1", "embed_tokens", "model.norm.weight"},
+    };
+    parity_fixture fixture = fixture_open(fixture_names[_i]);
+    char *folder = folder_open();
+
+    for (size_t c = 0; c < LENGTH(cases); c++) {
+        parity_command verify =
+            verify_open(&fixture, fixture.gradients, "fp64");
+
+        command_add(&verify, "--freeze", cases[c].list, NULL);
+        command_add_chunking(&verify, 16, 2);
+        command_expect(&verify, folder, 0);
+        expect_verdict(&verify, "==", fixture.gradients, "fp64", 1e-8);
+        if (strstr(verify.out, cases[c].frozen) != NULL ||
+            strstr(verify.out, cases[c].trained) == NULL)
+            command_blame(&verify, "compared what is frozen");
+        command_close(&verify);
+    }
+    folder_close(folder);
+    fixture_close(&fixture);
+}
+END_TEST
+
 START_TEST(gradients_are_those_of_pytorch_in_fp32)
 {
     parity_fixture fixture = fixture_open(fixture_names[_i]);
@@ -370,6 +402,9 @@ static Suite *suite_open(void)
     tcase_set_timeout(pytorch, 600);
     tcase_add_loop_test(pytorch, gradients_are_those_of_pytorch_in_fp64, 0,
                         n_fixtures);
+    tcase_add_loop_test(
+        pytorch, trained_gradients_are_those_of_pytorch_beside_frozen_parts, 0,
+        n_fixtures);
     tcase_add_loop_test(pytorch, gradients_are_those_of_pytorch_in_fp32, 0,
                         n_fixtures);
     tcase_add_loop_test(pytorch, eval_loss_is_that_of_pytorch, 0, n_fixtures);

@@ -6,11 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/run.h"
-#include "src/step.h"
+#include "tests/lib/bench.h"
 #include "tests/lib/temp_folder.h"
-
-#define FIXTURES CF_TEST_SRCDIR "/tests/parity/fixtures/"
 
 /* ---- allocations ---- */
 
@@ -41,121 +38,9 @@ void *__wrap_realloc(void *old, size_t size)
     return __real_realloc(old, size);
 }
 
-/* ---- a run of a few steps ---- */
-
-typedef struct setting {
-    const char *fixture;
-    const char *data; /* NULL: the fixture's own */
-    cf_compute compute;
-    cf_recompute policy;
-    uint32_t chunk_size_tok;
-    uint32_t retained_chunks_max;
-} setting;
-
-typedef struct bench {
-    char *model, *data;
-    cf_options options;
-    cf_run run;
-    cf_batches batches;
-    cf_step_plan_need need;
-    cf_step_plan plan;
-    cf_engine engine;
-    cf_arena sizes;
-    uint64_t n_updates;
-} bench;
-
-static char *joined(const char *a, const char *b)
-{
-    char *path = malloc(strlen(a) + strlen(b) + 1);
-
-    ck_assert_ptr_nonnull(path);
-    strcpy(path, a);
-    strcat(path, b);
-    return path;
-}
-
-static void carve(void *context, cf_arena *arena)
-{
-    bench *b = context;
-
-    cf_model_carve(&b->run.model, CF_MODEL_TRAIN, arena);
-    cf_step_plan_carve(&b->plan, &b->need, arena);
-    cf_engine_carve(&b->engine, &b->run.model, &b->need.engine,
-                    b->options.recompute, CF_GRADIENTS_YES, arena);
-}
-
-static void bench_open(bench *b, const setting *s)
-{
-    memset(b, 0, sizeof(*b));
-    b->model = joined(FIXTURES, s->fixture);
-    b->data =
-        s->data != NULL ? joined(s->data, "") : joined(b->model, "/data.jsonl");
-    b->options = (cf_options){
-        .model = b->model,
-        .data = &b->data,
-        .n_data = 1,
-        .compute = s->compute,
-        .recompute = s->policy,
-        .chunk_size_tok = s->chunk_size_tok,
-        .retained_chunks_max = s->retained_chunks_max,
-        .threads = 1,
-        .global_batch = 4,
-        .epochs = 1,
-        .learning_rate = 1e-2,
-        .lr_schedule = CF_LR_CONSTANT,
-        .adam_beta1 = 0.9,
-        .adam_beta2 = 0.999,
-        .adam_eps = 1e-8,
-        .grad_clip = 1,
-    };
-    ck_assert_int_eq(cf_run_open(&b->options, &b->run), CF_OK);
-    ck_assert_int_eq(cf_batches_open(b->run.dataset, &b->options, &b->batches),
-                     CF_OK);
-    ck_assert_int_eq(
-        cf_step_plan_bound(b->run.dataset, b->batches.eligible,
-                           b->batches.n_eligible, b->batches.global_batch,
-                           s->chunk_size_tok, s->retained_chunks_max, &b->need),
-        CF_OK);
-    ck_assert_int_eq(cf_run_size(&b->run, carve, b, &b->need, &b->sizes),
-                     CF_OK);
-    ck_assert_int_eq(cf_run_place(&b->run, &b->sizes, carve, b), CF_OK);
-    ck_assert_int_eq(cf_model_load(&b->run.model, b->model), CF_OK);
-}
-
-static void bench_close(bench *b)
-{
-    cf_batches_close(&b->batches);
-    cf_run_close(&b->run);
-    free(b->data);
-    free(b->model);
-}
-
-static cf_status bench_step(bench *b, uint64_t number, cf_step_report *report)
-{
-    const cf_step step = {.dataset = b->run.dataset,
-                          .need = &b->need,
-                          .model = &b->run.model,
-                          .engine = &b->engine,
-                          .plan = &b->plan};
-
-    b->plan.n_batch = cf_batches_at(&b->batches, number, b->plan.batch);
-    return cf_step_run(&step, &b->options, number, b->batches.n_steps,
-                       &b->n_updates, report);
-}
-
-static uint32_t longest_of_batch(const bench *b)
-{
-    uint32_t longest = 0;
-
-    for (size_t i = 0; i < b->plan.n_sequences; i++)
-        if (b->plan.len_tok[i] > longest)
-            longest = b->plan.len_tok[i];
-    return longest;
-}
-
 /* ---- tests ---- */
 
-static const setting settings[] = {
+static const bench_setting settings[] = {
     {"llama-mha", NULL, CF_COMPUTE_FP32, CF_RECOMPUTE_SELECTIVE, 16, 1},
     {"llama-bias", NULL, CF_COMPUTE_FP64, CF_RECOMPUTE_NONE, 7, 3},
     {"qwen2-tied", NULL, CF_COMPUTE_FP32, CF_RECOMPUTE_LAYER, 16, 2},
@@ -204,7 +89,7 @@ START_TEST(peak_is_never_above_the_prediction_and_meets_it_at_the_longest)
     for (uint64_t step = 1; step <= b.batches.n_steps; step++) {
         ck_assert_int_eq(bench_step(&b, step, &report), CF_OK);
         ck_assert_uint_le(report.peak_bytes, b.sizes.used);
-        if (longest_of_batch(&b) == b.need.longest_tok) {
+        if (bench_longest_of_batch(&b) == b.need.longest_tok) {
             ck_assert_uint_eq(report.peak_bytes, b.sizes.used);
             met = 1;
         }
@@ -230,7 +115,8 @@ START_TEST(pages_and_slots_are_all_given_back)
 END_TEST
 
 /* Gradients of the first step, a copy that the caller frees. */
-static void *first_gradients(const setting *s, size_t *bytes_p, double *loss_p)
+static void *first_gradients(const bench_setting *s, size_t *bytes_p,
+                             double *loss_p)
 {
     bench b;
     cf_step_report report;
@@ -238,7 +124,7 @@ static void *first_gradients(const setting *s, size_t *bytes_p, double *loss_p)
 
     bench_open(&b, s);
     ck_assert_int_eq(bench_step(&b, 1, &report), CF_OK);
-    *bytes_p = b.run.model.n_elements * b.run.kernels.acc_bytes;
+    *bytes_p = b.run.model.n_trained_elements * b.run.kernels.acc_bytes;
     *loss_p = report.loss;
     copy = malloc(*bytes_p);
     ck_assert_ptr_nonnull(copy);
@@ -252,8 +138,8 @@ START_TEST(gradients_have_the_same_bits_for_every_k_and_policy)
     static const char *const fixtures[] = {"llama-bias", "qwen3-untied",
                                            "qwen2-tied"};
     static const uint32_t ks[] = {1, 2, 3, 99};
-    const setting first = {fixtures[_i],      NULL, CF_COMPUTE_FP32,
-                           CF_RECOMPUTE_NONE, 16,   1};
+    const bench_setting first = {fixtures[_i],      NULL, CF_COMPUTE_FP32,
+                                 CF_RECOMPUTE_NONE, 16,   1};
     size_t bytes;
     double loss;
     void *expected = first_gradients(&first, &bytes, &loss);
@@ -261,7 +147,7 @@ START_TEST(gradients_have_the_same_bits_for_every_k_and_policy)
     for (size_t k = 0; k < sizeof(ks) / sizeof(ks[0]); k++)
         for (int policy = CF_RECOMPUTE_NONE; policy <= CF_RECOMPUTE_LAYER;
              policy++) {
-            setting s = first;
+            bench_setting s = first;
             size_t n;
             double x;
             void *got;
@@ -299,7 +185,7 @@ static void documents_write(const char *path, int changed)
 }
 
 /* Losses by sequence of the documents, packed and cut by chunk_size_tok. */
-static void losses_by_sequence(const setting *s, double losses[3])
+static void losses_by_sequence(const bench_setting *s, double losses[3])
 {
     bench b;
     cf_step_report report;
@@ -317,10 +203,10 @@ START_TEST(a_changed_token_moves_no_other_document)
 {
     static const uint32_t chunk_sizes[] = {4, 6, 9, 64};
     char *folder = temp_folder_open();
-    char *path = joined(folder, "/documents.jsonl");
-    const setting s = {"llama-gqa-llama3", path,
-                       CF_COMPUTE_FP32,    CF_RECOMPUTE_SELECTIVE,
-                       chunk_sizes[_i],    1};
+    char *path = bench_path(folder, "/documents.jsonl");
+    const bench_setting s = {"llama-gqa-llama3", path,
+                             CF_COMPUTE_FP32,    CF_RECOMPUTE_SELECTIVE,
+                             chunk_sizes[_i],    1};
     double before[3], after[3];
 
     documents_write(path, -1);
@@ -340,9 +226,9 @@ END_TEST
 START_TEST(a_document_does_not_notice_its_neighbours)
 {
     char *folder = temp_folder_open();
-    char *path = joined(folder, "/documents.jsonl");
-    setting s = {"qwen3-untied",         path, CF_COMPUTE_FP64,
-                 CF_RECOMPUTE_SELECTIVE, 64,   1};
+    char *path = bench_path(folder, "/documents.jsonl");
+    bench_setting s = {"qwen3-untied",         path, CF_COMPUTE_FP64,
+                       CF_RECOMPUTE_SELECTIVE, 64,   1};
     double packed[3], alone[3];
 
     documents_write(path, -1);

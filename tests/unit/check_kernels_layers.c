@@ -234,6 +234,31 @@ START_TEST(rmsnorm_and_its_gradients_are_right)
 }
 END_TEST
 
+START_TEST(rmsnorm_gives_the_same_dx_where_dweight_is_not_wanted)
+{
+    cf_kernels k = kernels_of((cf_compute)_i);
+    uint64_t state = 3;
+
+    for (size_t i = 0; i < N_SHAPES; i++) {
+        size_t n_tok = shapes[i].n_tok, n = shapes[i].n, all = n_tok * n;
+        norm_case c = norm_case_of(&state, n_tok, n);
+        void *x = array_of(&k, all, c.x), *weight = array_of(&k, n, c.weight);
+        void *dy = array_of(&k, all, c.dy);
+        void *y = array_out(&k, all), *rstd = array_out(&k, n_tok);
+        void *dx[2] = {array_of(&k, all, c.x), array_of(&k, all, c.x)};
+        void *dw = array_of(&k, n, c.weight);
+        void *scratch =
+            array_bytes(k.rmsnorm_backward_scratch_bytes(&k, n_tok, n));
+
+        k.rmsnorm_forward(&k, n_tok, n, c.eps, x, weight, y, rstd);
+        for (int wanted = 0; wanted < 2; wanted++)
+            k.rmsnorm_backward(&k, n_tok, n, x, weight, rstd, dy, dx[wanted],
+                               wanted ? dw : NULL, scratch);
+        ck_assert_mem_eq(dx[0], dx[1], all * k.acc_bytes);
+    }
+}
+END_TEST
+
 START_TEST(the_reference_of_rmsnorm_agrees_with_finite_differences)
 {
     uint64_t state = 4;
@@ -444,6 +469,8 @@ static Suite *layers_suite(void)
         tc, a_linear_layer_has_the_gradients_of_its_input_weight_and_bias, 0,
         2);
     tcase_add_loop_test(tc, rmsnorm_and_its_gradients_are_right, 0, 2);
+    tcase_add_loop_test(
+        tc, rmsnorm_gives_the_same_dx_where_dweight_is_not_wanted, 0, 2);
     tcase_add_test(tc, the_reference_of_rmsnorm_agrees_with_finite_differences);
     tcase_add_loop_test(tc, swiglu_and_its_gradient_are_right_also_in_place, 0,
                         2);

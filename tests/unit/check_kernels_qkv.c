@@ -396,7 +396,7 @@ START_TEST(gradients_come_back_to_the_projection_and_the_norms)
         double *dk_norm = random_values(&state, hd, 1);
         void *got_dq_norm = c.q_norm ? array_of(&k, hd, dq_norm) : NULL;
         void *got_dk_norm = c.k_norm ? array_of(&k, hd, dk_norm) : NULL;
-        void *dqkv = array_out(&k, n);
+        void *dqkv = array_out(&k, n), *frozen = array_out(&k, n);
         void *dq = array_out(&k, c.n_tok * c.shape.n_heads * hd);
         void *scratch =
             array_bytes(k.qkv_backward_scratch_bytes(&k, &c.shape, c.n_tok));
@@ -408,6 +408,10 @@ START_TEST(gradients_come_back_to_the_projection_and_the_norms)
         k.qkv_backward(
             &k, &r.params, &(cf_attn_batch){r.pieces, c.n_pieces, c.n_tok},
             norms ? r.qkv : NULL, dq, dqkv, got_dq_norm, got_dk_norm, scratch);
+        k.qkv_backward(&k, &r.params,
+                       &(cf_attn_batch){r.pieces, c.n_pieces, c.n_tok},
+                       norms ? r.qkv : NULL, dq, frozen, NULL, NULL, scratch);
+        ck_assert_mem_eq(dqkv, frozen, n * k.act_bytes);
         ck_assert(
             close_arrays("dqkv", n, values_of(&k, n, dqkv), want, bound, 2));
         if (c.q_norm != NULL)

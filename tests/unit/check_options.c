@@ -67,7 +67,7 @@ static const char *const names_of_train =
     "chunk-size retain-chunks recompute compute "
     "backend threads memory global-batch steps epochs max-length seed "
     "no-shuffle learning-rate min-learning-rate lr-schedule warmup-steps "
-    "weight-decay adam-beta1 adam-beta2 adam-eps grad-clip "
+    "weight-decay adam-beta1 adam-beta2 adam-eps grad-clip freeze "
     "eval-data eval-every keep-best patience export-dtype "
     "dry-run log-every quiet verbose config help version ";
 static const char *const names_of_eval =
@@ -75,7 +75,8 @@ static const char *const names_of_eval =
     "quiet config help version ";
 static const char *const names_of_verify =
     "model data chunk-size retain-chunks recompute compute backend threads "
-    "memory global-batch max-length seed no-shuffle against tolerance quiet "
+    "memory global-batch max-length seed no-shuffle freeze against tolerance "
+    "quiet "
     "config help version ";
 static const char *const names_of_export =
     "model output step export-dtype quiet config help version ";
@@ -193,6 +194,7 @@ START_TEST(defaults_are_those_of_the_interface)
               o.adam_beta2 == 0.999 && o.adam_eps == 1e-8 && o.grad_clip == 1);
     ck_assert_int_eq(o.lr_schedule, CF_LR_COSINE);
     ck_assert_uint_eq(o.warmup_steps, 0);
+    ck_assert_ptr_null(o.freeze);
     ck_assert_int_eq(o.export_dtype, CF_EXPORT_MODEL);
     ck_assert_uint_eq(o.log_every, 1);
     ck_assert_ptr_null(o.against);
@@ -208,6 +210,7 @@ START_TEST(a_value_may_stand_behind_a_space_or_an_equals_sign)
         "--chunk-size 4K --retain-chunks=3 --memory 1.5GiB --no-shuffle "
         "--seed 18446744073709551615 --learning-rate .5e-3 --compute fp64 "
         "--recompute layer --lr-schedule=linear --quiet=false "
+        "--freeze norms,layers:0-3 "
         "--pipeline-stages 1 --schedule state-aware");
 
     ck_assert_str_eq(o.model, "m=1");
@@ -224,6 +227,7 @@ START_TEST(a_value_may_stand_behind_a_space_or_an_equals_sign)
     ck_assert_int_eq(o.compute, CF_COMPUTE_FP64);
     ck_assert_int_eq(o.recompute, CF_RECOMPUTE_LAYER);
     ck_assert_int_eq(o.lr_schedule, CF_LR_LINEAR);
+    ck_assert_str_eq(o.freeze, "norms,layers:0-3");
     cf_options_close(&o);
 }
 END_TEST
@@ -270,6 +274,9 @@ static const struct {
     {TRAIN "--model n", "--model: is given twice"},
     {"train --model=", "--model: is empty"},
     {"train --model \xff", "--model: is not in UTF-8"},
+    {TRAIN "--freeze=", "--freeze: is empty"},
+    {TRAIN "--freeze", "--freeze: needs a value, as in --freeze LIST"},
+    {"eval --freeze norms", "--freeze: is an option of train, not of eval"},
     {TRAIN "--quiet=1", "--quiet: \"1\" is not true or false"},
     {TRAIN "--chunk-size 0",
      "--chunk-size: \"0\" is not a number of tokens, such as 4096 or 4K, from "

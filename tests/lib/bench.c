@@ -1,0 +1,103 @@
+/* bench.c - see bench.h. */
+#include "tests/lib/bench.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+char *bench_path(const char *a, const char *b)
+{
+    char *path = malloc(strlen(a) + strlen(b) + 1);
+
+    ck_assert_ptr_nonnull(path);
+    strcpy(path, a);
+    strcat(path, b);
+    return path;
+}
+
+static void carve(void *context, cf_arena *arena)
+{
+    bench *b = context;
+
+    cf_model_carve(&b->run.model, CF_MODEL_TRAIN, arena);
+    cf_step_plan_carve(&b->plan, &b->need, arena);
+    cf_engine_carve(&b->engine, &b->run.model, &b->need.engine,
+                    b->options.recompute, CF_GRADIENTS_YES, arena);
+}
+
+void bench_open(bench *b, const bench_setting *s)
+{
+    bench_open_frozen(b, s, NULL);
+}
+
+void bench_open_frozen(bench *b, const bench_setting *s, const char *freeze)
+{
+    memset(b, 0, sizeof(*b));
+    b->model = bench_path(BENCH_FIXTURES, s->fixture);
+    b->data = s->data != NULL ? bench_path(s->data, "")
+                              : bench_path(b->model, "/data.jsonl");
+    b->freeze = freeze != NULL ? bench_path(freeze, "") : NULL;
+    b->options = (cf_options){
+        .model = b->model,
+        .data = &b->data,
+        .n_data = 1,
+        .compute = s->compute,
+        .recompute = s->policy,
+        .chunk_size_tok = s->chunk_size_tok,
+        .retained_chunks_max = s->retained_chunks_max,
+        .threads = 1,
+        .global_batch = 4,
+        .epochs = 1,
+        .learning_rate = 1e-2,
+        .lr_schedule = CF_LR_CONSTANT,
+        .adam_beta1 = 0.9,
+        .adam_beta2 = 0.999,
+        .adam_eps = 1e-8,
+        .grad_clip = 1,
+        .freeze = b->freeze,
+    };
+    ck_assert_int_eq(cf_run_open(&b->options, &b->run), CF_OK);
+    ck_assert_int_eq(cf_batches_open(b->run.dataset, &b->options, &b->batches),
+                     CF_OK);
+    ck_assert_int_eq(
+        cf_step_plan_bound(b->run.dataset, b->batches.eligible,
+                           b->batches.n_eligible, b->batches.global_batch,
+                           s->chunk_size_tok, s->retained_chunks_max, &b->need),
+        CF_OK);
+    ck_assert_int_eq(cf_run_size(&b->run, carve, b, &b->need, &b->sizes),
+                     CF_OK);
+    ck_assert_int_eq(cf_run_place(&b->run, &b->sizes, carve, b), CF_OK);
+    ck_assert_int_eq(cf_model_load(&b->run.model, b->model), CF_OK);
+}
+
+void bench_close(bench *b)
+{
+    cf_batches_close(&b->batches);
+    cf_run_close(&b->run);
+    free(b->freeze);
+    free(b->data);
+    free(b->model);
+}
+
+cf_status bench_step(bench *b, uint64_t number, cf_step_report *report)
+{
+    const cf_step step = {.dataset = b->run.dataset,
+                          .need = &b->need,
+                          .model = &b->run.model,
+                          .engine = &b->engine,
+                          .plan = &b->plan};
+
+    b->plan.n_batch = cf_batches_at(&b->batches, number, b->plan.batch);
+    return cf_step_run(&step, &b->options, number, b->batches.n_steps,
+                       &b->n_updates, report);
+}
+
+uint32_t bench_longest_of_batch(const bench *b)
+{
+    uint32_t longest = 0;
+
+    for (size_t i = 0; i < b->plan.n_sequences; i++)
+        if (b->plan.len_tok[i] > longest)
+            longest = b->plan.len_tok[i];
+    return longest;
+}
