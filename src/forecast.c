@@ -120,10 +120,10 @@ cf_status cf_forecast_open(const cf_model *model, const cf_step_plan_need *need,
         .token_flop = 2 * weights * layers * ELEMENTWISE_SHARE,
         .target_flop = 2 * hidden * (double)c->vocab,
         .pair_flop = 4 * n_q * layers * ATTENTION_SLOWNESS,
-        .trained = 1,
+        .trained = (layers - model->first_backward_layer) / layers,
         .linear_again = policy == CF_RECOMPUTE_LAYER,
         .retained_tok = retained < UINT32_MAX ? (uint32_t)retained : UINT32_MAX,
-        .update_s = UPDATE_ELEMENTS_MOVED * (double)model->n_elements *
+        .update_s = UPDATE_ELEMENTS_MOVED * (double)model->n_trained_elements *
                     (double)model->kernels->acc_bytes / UPDATE_BYTES_PER_S,
     };
     return machine_measure(model, &forecast->flop_per_s);
