@@ -1,8 +1,8 @@
 /* dataset.h - sequences of tokens with their targets.
  *
  * Sources: pre-tokenised JSONL, and Megatron's indexed .bin/.idx pairs, mapped,
- * with an optional loss mask beside them (INTERFACE sections 2 and 4).  Targets
- * are shifted here, in the sequence, before anything is split: the target of
+ * with an optional loss mask beside them (docs/data.md).  JSONL is checked once,
+ * then indexed, and its lines are decoded when they are wanted.  Targets are shifted here, in the sequence, before anything is split: the target of
  * position i is the label of position i + 1.
  *
  * Several --data are one data set, in the order given.
@@ -31,8 +31,21 @@ const uint32_t *cf_dataset_lengths(const cf_dataset *dataset);
 /* Targets of every sequence, n_sequences entries; borrowed. */
 const uint32_t *cf_dataset_target_counts(const cf_dataset *dataset);
 
-/* Tokens first_tok .. first_tok + n_tok - 1 of a sequence and the target of
- * each (CF_NO_TARGET where there is none; always at the last token). */
+/* The --data that the data set was opened with, in order: the sequences of part
+ * p are cf_dataset_part_first(p) .. cf_dataset_part_first(p + 1) - 1. */
+size_t cf_dataset_n_parts(const cf_dataset *dataset);
+size_t cf_dataset_part_first(const cf_dataset *dataset, size_t part);
+
+/* Have these sequences ready for cf_dataset_read, until the next call: before
+ * each step, and outside it, since it may read files and allocate.  Sequences
+ * may come up more than once.  Costs nothing when all of them are ready still.
+ * Errors, logged: CF_MALFORMED (the file has changed since it was opened or
+ * indexed), CF_NO_MEMORY. */
+CF_MUST_USE cf_status cf_dataset_prepare(const cf_dataset *dataset,
+                                         const uint32_t *sequences, size_t n);
+
+/* Of a prepared sequence: tokens first_tok .. first_tok + n_tok - 1 and the
+ * target of each (CF_NO_TARGET where there is none; always at the last token). */
 void cf_dataset_read(const cf_dataset *dataset, size_t sequence,
                      uint32_t first_tok, uint32_t n_tok, uint32_t *ids,
                      uint32_t *targets);

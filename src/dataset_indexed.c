@@ -301,16 +301,6 @@ static int is_target(const indexed_part *part, uint64_t tok)
     return part->mask.size == 0 || part->mask.bytes[tok] != 0;
 }
 
-static uint32_t count_targets(const indexed_part *part, uint64_t first_tok,
-                              uint32_t n_tok)
-{
-    uint32_t n = 0;
-
-    for (uint32_t i = 1; i < n_tok; i++)
-        n += (uint32_t)is_target(part, first_tok + i);
-    return n;
-}
-
 /* ---- the part ---- */
 
 static void part_close(void *state)
@@ -349,48 +339,106 @@ static size_t part_where(const void *state, size_t sequence, char *buf,
                             sequence);
 }
 
-/* A negative id is a large one here. */
-static cf_status check_ids(const indexed_part *part, uint64_t sequence,
+/* ---- a look at every token ---- */
+
+typedef struct sequence_scan {
+    uint64_t hash;
+    uint32_t n_targets;
+    uint32_t largest; /* id; a negative one is a large one here */
+} sequence_scan;
+
+static sequence_scan scan(const indexed_part *part, uint64_t sequence)
+{
+    enum {
+        N = 1024
+    };
+    const uint32_t n_tok = length_of(part, sequence);
+    sequence_scan result = {0};
+    cf_tokens_hash hash;
+    uint32_t ids[N];
+    uint32_t targets[N];
+
+    cf_tokens_hash_begin(&hash);
+    for (uint32_t first = 0; first < n_tok;) {
+        const uint32_t n = n_tok - first < N ? n_tok - first : N;
+
+        part_read(part, sequence, first, n, ids, targets);
+        cf_tokens_hash_append(&hash, ids, targets, n);
+        for (uint32_t i = 0; i < n; i++) {
+            result.n_targets += targets[i] != CF_NO_TARGET;
+            result.largest = ids[i] > result.largest ? ids[i] : result.largest;
+        }
+        first += n;
+    }
+    result.hash = cf_tokens_hash_end(&hash);
+    return result;
+}
+
+static cf_status refuse_id(const indexed_part *part, uint64_t sequence,
                            uint32_t vocab)
 {
-    const uint64_t first_tok = first_tok_of(part, sequence);
-    const uint32_t n_tok = length_of(part, sequence);
-    uint32_t largest = 0;
+    uint64_t tok = first_tok_of(part, sequence);
+    uint32_t i = 0;
 
-    for (uint32_t i = 0; i < n_tok; i++) {
-        uint32_t id = id_at(part, first_tok + i);
+    while (id_at(part, tok + i) < vocab)
+        i++;
+    cf_log_error("%s: offset %" PRIu64 ": token %" PRIu32
+                 " of sequence %" PRIu64 " is %" PRId32
+                 ", outside the model's vocabulary of %" PRIu32
+                 "; was the data tokenised for this model?",
+                 part->bin.path, (tok + i) * part->id_bytes, i, sequence,
+                 (int32_t)id_at(part, tok + i), vocab);
+    return CF_MALFORMED;
+}
 
-        largest = id > largest ? id : largest;
-    }
-    if (largest < vocab)
-        return CF_OK;
-    for (uint32_t i = 0; i < n_tok; i++) {
-        uint32_t id = id_at(part, first_tok + i);
+/* The sequences of one go: at most SCAN_SEQUENCES, and not much more than
+ * SCAN_TOK tokens. */
+enum {
+    SCAN_SEQUENCES = 4096,
+    SCAN_TOK = 1 << 22
+};
 
-        if (id >= vocab) {
-            cf_log_error("%s: offset %" PRIu64 ": token %" PRIu32
-                         " of sequence %" PRIu64 " is %" PRId32
-                         ", outside the model's vocabulary of %" PRIu32
-                         "; was the data tokenised for this model?",
-                         part->bin.path, (first_tok + i) * part->id_bytes, i,
-                         sequence, (int32_t)id, vocab);
-            return CF_MALFORMED;
-        }
-    }
-    return CF_OK;
+static uint64_t scan_end(const indexed_part *part, uint64_t first)
+{
+    uint64_t n_tok = 0;
+    uint64_t end = first;
+
+    while (end < part->n && end - first < SCAN_SEQUENCES && n_tok < SCAN_TOK)
+        n_tok += length_of(part, end++);
+    return end;
+}
+
+/* Pages that were looked at are given back, or a large file would stand in the
+ * books as memory of this process. */
+static void pages_drop(const file_map *map)
+{
+    if (map->size > 0)
+        (void)madvise((void *)(uintptr_t)map->bytes, map->size, MADV_DONTNEED);
 }
 
 static cf_status append_sequences(const indexed_part *part, uint32_t vocab,
                                   cf_sequence_table *table)
 {
-    for (uint64_t i = 0; i < part->n; i++) {
-        const uint32_t n_tok = length_of(part, i);
-        cf_status status = check_ids(part, i, vocab);
+    sequence_scan scans[SCAN_SEQUENCES];
+    cf_status status = CF_OK;
 
-        if (status == CF_OK)
-            status = cf_sequence_table_append(
-                table, n_tok, count_targets(part, first_tok_of(part, i), n_tok),
-                NULL);
+    for (uint64_t first = 0, end; first < part->n; first = end) {
+        end = scan_end(part, first);
+#pragma omp parallel for schedule(dynamic, 16)
+        for (uint64_t i = first; i < end; i++)
+            scans[i - first] = scan(part, i);
+        for (uint64_t i = first; status == CF_OK && i < end; i++) {
+            const sequence_scan *s = &scans[i - first];
+            const cf_sequence_info info = {.n_tok = length_of(part, i),
+                                           .n_targets = s->n_targets,
+                                           .hash = s->hash};
+
+            status = info.n_tok > 0 && s->largest >= vocab
+                         ? refuse_id(part, i, vocab)
+                         : cf_sequence_table_append(table, &info);
+        }
+        pages_drop(&part->bin);
+        pages_drop(&part->mask);
         if (status != CF_OK)
             return status;
     }

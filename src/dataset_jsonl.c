@@ -1,77 +1,54 @@
 /* dataset_jsonl.c - pre-tokenised JSONL, {"input_ids": [...], "labels": [...]}.
  *
- * The file is read once, line by line; what stays is four bytes a token, and
- * four more where there are labels.
+ * The first time, the file is read once, line by line, and checked; what stays
+ * is where each line is, and for a large file it is kept for the next start
+ * (dataset_index.h).  Lines are decoded when they are asked for.
  *
  * (1) Line n + 1 is sequence n: an empty line is an error, except behind the
  *     last one.
+ * (2) A line is decoded again by the same rules, and its tokens and targets must
+ *     have the hash that they had when it was checked: nothing that was not
+ *     checked is ever handed out, even when the file changes under a run.
  */
+#include "src/dataset_index.h"
+#include "src/dataset_line.h"
 #include "src/dataset_part.h"
 
 #include "src/log.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-enum {
-    LABEL_OF_NO_TARGET = -100
-}; /* Hugging Face's */
-
-#define NO_LABELS SIZE_MAX
-
-typedef struct tok_array {
-    uint32_t *tok;
-    size_t n;
-    size_t capacity;
-} tok_array;
-
-typedef struct jsonl_sequence {
-    size_t first_id;    /* into ids */
-    size_t first_label; /* into labels, or NO_LABELS: all but the first */
-    uint32_t n_tok;
-} jsonl_sequence;
+/* Smaller files are read in a blink, and get no second file beside them. */
+#define KEEP_INDEX_FROM_BYTES (16U << 20)
 
 typedef struct jsonl_part {
     char *path;
+    int fd;
     uint32_t vocab;
-    tok_array ids;
-    tok_array labels; /* CF_NO_TARGET for -100 */
-    jsonl_sequence *sequences;
-    size_t n;
-    size_t capacity;
+    cf_jsonl_index index;
+    cf_line line; /* the one read last */
+    char *text;   /* its bytes, when it is decoded */
+    size_t text_bytes;
 } jsonl_part;
 
 static void part_close(void *state)
 {
     jsonl_part *part = state;
 
+    if (part->fd >= 0)
+        (void)close(part->fd);
+    cf_jsonl_index_close(&part->index);
+    cf_line_close(&part->line);
+    free(part->text);
     free(part->path);
-    free(part->ids.tok);
-    free(part->labels.tok);
-    free(part->sequences);
     free(part);
-}
-
-static void part_read(const void *state, size_t sequence, uint32_t first_tok,
-                      uint32_t n_tok, uint32_t *ids, uint32_t *targets)
-{
-    const jsonl_part *part = state;
-    const jsonl_sequence *s = &part->sequences[sequence];
-    const uint32_t *labels = s->first_label == NO_LABELS
-                                 ? part->ids.tok + s->first_id
-                                 : part->labels.tok + s->first_label;
-
-    for (uint32_t i = 0; i < n_tok; i++) {
-        uint32_t position = first_tok + i;
-
-        ids[i] = part->ids.tok[s->first_id + position];
-        targets[i] =
-            position + 1 < s->n_tok ? labels[position + 1] : CF_NO_TARGET;
-    }
 }
 
 static size_t part_where(const void *state, size_t sequence, char *buf,
@@ -82,168 +59,108 @@ static size_t part_where(const void *state, size_t sequence, char *buf,
     return (size_t)snprintf(buf, size, "%s:%zu", part->path, sequence + 1);
 }
 
-static size_t line_number(const jsonl_part *part)
+static uint64_t line_hash(const cf_line *line)
 {
-    return part->n + 1;
+    cf_tokens_hash hash;
+
+    cf_tokens_hash_begin(&hash);
+    cf_tokens_hash_append(&hash, line->ids.tok, line->targets.tok, line->n_tok);
+    return cf_tokens_hash_end(&hash);
 }
 
-/* One value of a list as a token, or as CF_NO_TARGET when that is allowed. */
-static cf_status read_tok(const jsonl_part *part, const char *key,
-                          size_t position, const json_t *value,
-                          bool may_be_none, uint32_t *tok_p)
+/* ---- decoding ---- */
+
+static cf_status refuse_changed(const jsonl_part *part, size_t sequence)
 {
-    json_int_t number = json_integer_value(value);
-
-    if (!json_is_integer(value)) {
-        cf_log_error("%s:%zu: %s[%zu] is not a whole number", part->path,
-                     line_number(part), key, position);
-        return CF_MALFORMED;
-    }
-    if (may_be_none && number == LABEL_OF_NO_TARGET) {
-        *tok_p = CF_NO_TARGET;
-        return CF_OK;
-    }
-    if (number < 0 || number >= (json_int_t)part->vocab) {
-        cf_log_error("%s:%zu: %s[%zu] is %" JSON_INTEGER_FORMAT
-                     ", outside the model's vocabulary of %" PRIu32
-                     "; was the data tokenised for this model?",
-                     part->path, line_number(part), key, position, number,
-                     part->vocab);
-        return CF_MALFORMED;
-    }
-    *tok_p = (uint32_t)number;
-    return CF_OK;
-}
-
-static cf_status append_list(const jsonl_part *part, const char *key,
-                             const json_t *list, bool may_be_none,
-                             tok_array *array)
-{
-    const size_t n = json_array_size(list);
-    uint32_t *grown;
-
-    grown = cf_array_grow(array->tok, &array->capacity, array->n, n,
-                          sizeof(*array->tok));
-    if (grown == NULL)
-        return CF_NO_MEMORY;
-    array->tok = grown;
-    for (size_t i = 0; i < n; i++) {
-        cf_status status = read_tok(part, key, i, json_array_get(list, i),
-                                    may_be_none, &array->tok[array->n + i]);
-
-        if (status != CF_OK)
-            return status;
-    }
-    array->n += n;
-    return CF_OK;
-}
-
-/* The line is of another kind: the message says what to do about it. */
-static cf_status refuse_without_ids(const jsonl_part *part, const json_t *line)
-{
-    static const char *const raw_keys[] = {"messages", "conversations",
-                                           "prompt", "text"};
-
-    for (size_t i = 0; i < sizeof(raw_keys) / sizeof(raw_keys[0]); i++) {
-        if (json_object_get(line, raw_keys[i]) != NULL) {
-            cf_log_error("%s:%zu: has \"%s\" but no \"input_ids\": tokenise it "
-                         "first with scripts/prepare",
-                         part->path, line_number(part), raw_keys[i]);
-            return CF_MALFORMED;
-        }
-    }
-    cf_log_error("%s:%zu: \"input_ids\" is missing", part->path,
-                 line_number(part));
+    cf_log_error(
+        "%s:%zu: has changed since the file was checked: start again; "
+        "if it comes up once more, remove the .cfidx file of this data",
+        part->path, sequence + 1);
     return CF_MALFORMED;
 }
 
-static cf_status check_lists(const jsonl_part *part, const json_t *line,
-                             const json_t *ids, const json_t *labels)
+static cf_status text_read(jsonl_part *part, size_t sequence)
 {
-    if (ids == NULL)
-        return refuse_without_ids(part, line);
-    if (!json_is_array(ids) || (labels != NULL && !json_is_array(labels))) {
-        cf_log_error("%s:%zu: \"%s\" is not a list", part->path,
-                     line_number(part),
-                     json_is_array(ids) ? "labels" : "input_ids");
-        return CF_MALFORMED;
+    const cf_index_line *place = &part->index.lines[sequence];
+    size_t n = 0;
+
+    if (place->n_bytes > part->text_bytes) {
+        free(part->text);
+        part->text_bytes = 0;
+        part->text = malloc(place->n_bytes);
+        if (part->text == NULL)
+            return CF_NO_MEMORY;
+        part->text_bytes = place->n_bytes;
     }
-    if (labels != NULL && json_array_size(labels) != json_array_size(ids)) {
-        cf_log_error("%s:%zu: %zu labels for %zu input_ids", part->path,
-                     line_number(part), json_array_size(labels),
-                     json_array_size(ids));
-        return CF_MALFORMED;
-    }
-    if (json_array_size(ids) >= UINT32_MAX) {
-        cf_log_error("%s:%zu: %zu tokens are too many for one sequence",
-                     part->path, line_number(part), json_array_size(ids));
-        return CF_MALFORMED;
+    while (n < place->n_bytes) {
+        ssize_t got = pread(part->fd, part->text + n, place->n_bytes - n,
+                            (off_t)(place->offset + n));
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0) {
+            cf_log_error("%s:%zu: cannot be read: %s", part->path, sequence + 1,
+                         strerror(errno));
+            return CF_MALFORMED;
+        }
+        if (got == 0)
+            return refuse_changed(part, sequence);
+        n += (size_t)got;
     }
     return CF_OK;
 }
 
-static uint32_t count_targets(const jsonl_part *part, const jsonl_sequence *s)
+static cf_status part_decode(void *state, size_t sequence, uint32_t *ids,
+                             uint32_t *targets)
 {
-    uint32_t n = 0;
-
-    if (s->first_label == NO_LABELS)
-        return s->n_tok > 0 ? s->n_tok - 1 : 0;
-    for (uint32_t i = 1; i < s->n_tok; i++)
-        n += part->labels.tok[s->first_label + i] != CF_NO_TARGET;
-    return n;
-}
-
-static cf_status append_sequence(jsonl_part *part, const json_t *line,
-                                 cf_sequence_table *table)
-{
-    const json_t *ids = json_object_get(line, "input_ids");
-    const json_t *labels = json_object_get(line, "labels");
-    jsonl_sequence s = {part->ids.n, NO_LABELS, (uint32_t)json_array_size(ids)};
-    jsonl_sequence *grown;
-    cf_status status = check_lists(part, line, ids, labels);
+    jsonl_part *part = state;
+    const cf_index_line *place = &part->index.lines[sequence];
+    const cf_line_place where = {part->path, sequence + 1, part->vocab};
+    cf_line *line = &part->line;
+    cf_status status = text_read(part, sequence);
 
     if (status == CF_OK)
-        status = append_list(part, "input_ids", ids, false, &part->ids);
-    if (status == CF_OK && labels != NULL) {
-        s.first_label = part->labels.n;
-        status = append_list(part, "labels", labels, true, &part->labels);
-    }
+        status = cf_line_read(line, &where, part->text, place->n_bytes);
     if (status != CF_OK)
         return status;
-    grown = cf_array_grow(part->sequences, &part->capacity, part->n, 1,
+    if (line->n_tok != place->n_tok || line->n_targets != place->n_targets ||
+        line_hash(line) != place->hash)
+        return refuse_changed(part, sequence);
+    if (line->n_tok > 0) {
+        memcpy(ids, line->ids.tok, line->n_tok * sizeof(*ids));
+        memcpy(targets, line->targets.tok, line->n_tok * sizeof(*targets));
+    }
+    return CF_OK;
+}
+
+/* ---- the first time ---- */
+
+static cf_status append_line(jsonl_part *part, uint64_t offset, size_t n_bytes)
+{
+    cf_jsonl_index *index = &part->index;
+    const cf_line *line = &part->line;
+    cf_index_line *grown;
+    cf_status status = CF_OK;
+
+    grown = cf_array_grow(index->lines, &index->capacity, index->n, 1,
                           sizeof(*grown));
     if (grown == NULL)
         return CF_NO_MEMORY;
-    part->sequences = grown;
-    part->sequences[part->n++] = s;
-    /* NULL, and so none, when there is no source or it is no string. */
-    return cf_sequence_table_append(
-        table, s.n_tok, count_targets(part, &s),
-        json_string_value(json_object_get(line, "source")));
-}
-
-static cf_status parse_line(jsonl_part *part, const char *text, size_t n,
-                            cf_sequence_table *table)
-{
-    json_error_t error;
-    json_t *line = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
-    cf_status status;
-
-    if (line == NULL && json_error_code(&error) == json_error_out_of_memory)
-        return CF_NO_MEMORY;
-    if (line == NULL) {
-        cf_log_error("%s:%zu: malformed JSON at character %d: %s", part->path,
-                     line_number(part), error.position, error.text);
-        return CF_MALFORMED;
-    }
-    if (json_is_object(line)) {
-        status = append_sequence(part, line, table);
-    } else {
-        cf_log_error("%s:%zu: is not an object such as {\"input_ids\": [1, 2]}",
-                     part->path, line_number(part));
-        status = CF_MALFORMED;
-    }
-    json_decref(line);
+    index->lines = grown;
+    grown[index->n] = (cf_index_line){
+        .offset = offset,
+        .hash = line_hash(line),
+        .n_bytes = (uint32_t)n_bytes,
+        .n_tok = line->n_tok,
+        .n_targets = line->n_targets,
+        .source = CF_INDEX_NO_SOURCE,
+    };
+    if (line->source != NULL)
+        status = cf_name_list_append(&index->sources, line->source,
+                                     &grown[index->n].source);
+    if (line->largest > index->largest)
+        index->largest = line->largest;
+    index->n++;
     return status;
 }
 
@@ -256,35 +173,126 @@ static bool at_end(FILE *file)
     return c == EOF;
 }
 
-static cf_status read_lines(jsonl_part *part, FILE *file,
-                            cf_sequence_table *table)
+/* A line of n bytes, with its newline. */
+static cf_status take_line(jsonl_part *part, FILE *file, const char *text,
+                           size_t n, uint64_t offset)
+{
+    const cf_line_place place = {part->path, part->index.n + 1, part->vocab};
+    cf_status status;
+
+    if (n > 0 && text[n - 1] == '\n')
+        n--;
+    if (n > 0 && text[n - 1] == '\r')
+        n--;
+    if (n == 0 && at_end(file))
+        return CF_OK;
+    if (n == 0 || n > UINT32_MAX) {
+        cf_log_error("%s:%zu: is %s line", part->path, place.number,
+                     n == 0 ? "an empty" : "too long a");
+        return CF_MALFORMED;
+    }
+    status = cf_line_read(&part->line, &place, text, n);
+    return status == CF_OK ? append_line(part, offset, n) : status;
+}
+
+static cf_status read_lines(jsonl_part *part, FILE *file)
 {
     char *text = NULL;
     size_t text_bytes = 0;
+    uint64_t offset = 0;
     ssize_t n;
     cf_status status = CF_OK;
 
     errno = 0;
     while (status == CF_OK && (n = getline(&text, &text_bytes, file)) >= 0) {
-        if (n > 0 && text[n - 1] == '\n')
-            n--;
-        if (n > 0 && text[n - 1] == '\r')
-            n--;
-        if (n > 0) {
-            status = parse_line(part, text, (size_t)n, table);
-        } else if (!at_end(file)) {
-            cf_log_error("%s:%zu: is an empty line", part->path,
-                         line_number(part));
-            status = CF_MALFORMED;
-        }
+        status = take_line(part, file, text, (size_t)n, offset);
+        offset += (uint64_t)n;
         errno = 0;
     }
     if (status == CF_OK && !feof(file)) {
         cf_log_error("%s:%zu: cannot be read: %s", part->path,
-                     line_number(part), strerror(errno != 0 ? errno : EIO));
+                     part->index.n + 1, strerror(errno != 0 ? errno : EIO));
         status = CF_MALFORMED;
     }
     free(text);
+    return status;
+}
+
+static cf_status read_file(jsonl_part *part, const cf_file_stamp *stamp)
+{
+    FILE *file = fopen(part->path, "re");
+    cf_file_stamp after;
+    cf_status status;
+
+    if (file == NULL) {
+        cf_log_error("%s: %s", part->path, strerror(errno));
+        return CF_MALFORMED;
+    }
+    status = read_lines(part, file);
+    /* A file that changes while it is read gets no index. */
+    if (status == CF_OK && stamp->bytes >= KEEP_INDEX_FROM_BYTES &&
+        cf_file_stamp_read(fileno(file), &after) &&
+        cf_file_stamp_equal(stamp, &after))
+        cf_jsonl_index_write(part->path, stamp, &part->index);
+    (void)fclose(file);
+    return status;
+}
+
+/* ---- opening ---- */
+
+static cf_status file_open(jsonl_part *part, cf_file_stamp *stamp_p)
+{
+    struct stat info;
+
+    part->fd = open(part->path, O_RDONLY | O_CLOEXEC);
+    if (part->fd >= 0 && fstat(part->fd, &info) == 0 &&
+        !S_ISREG(info.st_mode)) {
+        cf_log_error("%s: %s", part->path,
+                     S_ISDIR(info.st_mode) ? strerror(EISDIR)
+                                           : "is no regular file: lines are "
+                                             "read in any order");
+        return CF_MALFORMED;
+    }
+    if (part->fd < 0 || !cf_file_stamp_read(part->fd, stamp_p)) {
+        cf_log_error("%s: %s", part->path, strerror(errno));
+        return CF_MALFORMED;
+    }
+    return CF_OK;
+}
+
+/* A model of a smaller vocabulary reads the file again, for the message. */
+static cf_status index_open(jsonl_part *part)
+{
+    cf_file_stamp stamp;
+    bool found = false;
+    cf_status status = file_open(part, &stamp);
+
+    if (status == CF_OK && stamp.bytes >= KEEP_INDEX_FROM_BYTES)
+        status = cf_jsonl_index_read(part->path, &stamp, &part->index, &found);
+    if (status != CF_OK || (found && part->index.largest < part->vocab))
+        return status;
+    cf_jsonl_index_close(&part->index);
+    return read_file(part, &stamp);
+}
+
+static cf_status append_sequences(const cf_jsonl_index *index,
+                                  cf_sequence_table *table)
+{
+    cf_status status = CF_OK;
+
+    for (size_t i = 0; status == CF_OK && i < index->n; i++) {
+        const cf_index_line *line = &index->lines[i];
+        const cf_sequence_info info = {
+            .n_tok = line->n_tok,
+            .n_targets = line->n_targets,
+            .hash = line->hash,
+            .source = line->source != CF_INDEX_NO_SOURCE
+                          ? index->sources.names[line->source]
+                          : NULL,
+        };
+
+        status = cf_sequence_table_append(table, &info);
+    }
     return status;
 }
 
@@ -292,30 +300,25 @@ cf_status cf_dataset_part_open_jsonl(const char *path, uint32_t vocab,
                                      cf_sequence_table *table,
                                      cf_dataset_part *part_p)
 {
-    FILE *file = fopen(path, "re");
-    jsonl_part *part;
+    jsonl_part *part = calloc(1, sizeof(*part));
     cf_status status = CF_NO_MEMORY;
 
-    if (file == NULL) {
-        cf_log_error("%s: %s", path, strerror(errno));
-        return CF_MALFORMED;
-    }
-    part = calloc(1, sizeof(*part));
     if (part == NULL)
-        goto close_file;
+        return CF_NO_MEMORY;
+    part->fd = -1;
     part->vocab = vocab;
     part->path = strdup(path);
     if (part->path != NULL)
-        status = read_lines(part, file, table);
+        status = index_open(part);
+    if (status == CF_OK)
+        status = append_sequences(&part->index, table);
     if (status != CF_OK) {
         part_close(part);
-        goto close_file;
+        return status;
     }
     part_p->state = part;
     part_p->close = part_close;
-    part_p->read = part_read;
+    part_p->decode = part_decode;
     part_p->where = part_where;
-close_file:
-    (void)fclose(file);
-    return status;
+    return CF_OK;
 }

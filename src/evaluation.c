@@ -127,6 +127,18 @@ static void tallies_fill(cf_evaluation *e)
     }
 }
 
+/* Only one chunk's sequences are decoded at a time.  The batch is planned, so
+ * its place is free. */
+static cf_status chunk_prepare(cf_evaluation *e, uint32_t chunk)
+{
+    const cf_chunk *c = &e->plan.chunks.chunks[chunk];
+
+    for (uint32_t i = 0; i < c->n_pieces; i++)
+        e->plan.batch[i] =
+            e->plan.sequences[e->plan.chunks.pieces[c->first_piece + i].seq];
+    return cf_dataset_prepare(e->dataset, e->plan.batch, c->n_pieces);
+}
+
 cf_status cf_evaluation_run(cf_evaluation *e, uint64_t step)
 {
     const cf_engine_batch batch = {
@@ -143,7 +155,9 @@ cf_status cf_evaluation_run(cf_evaluation *e, uint64_t step)
     for (uint32_t chunk = 0; chunk < e->plan.chunks.n_chunks; chunk++) {
         if (e->stop != NULL && e->stop() != 0)
             return CF_OK;
-        status = cf_engine_evaluate(&e->engine, &e->plan.chunks, chunk);
+        status = chunk_prepare(e, chunk);
+        if (status == CF_OK)
+            status = cf_engine_evaluate(&e->engine, &e->plan.chunks, chunk);
         if (status != CF_OK)
             return status;
     }

@@ -145,6 +145,13 @@ static cf_status read_line(line_words *line, cf_options_draft *draft,
     return status;
 }
 
+/* Unlike other defaults, this one depends on what else was asked for. */
+static void resolve_batch(cf_options *options)
+{
+    if (options->global_batch == 0 && options->tokens_per_batch == 0)
+        options->global_batch = 32;
+}
+
 static cf_status check_required(const cf_options *options)
 {
     const unsigned bit = 1U << options->command;
@@ -202,6 +209,7 @@ cf_status cf_options_open(int argc, char **argv, cf_options *options_p,
         status = cf_options_read_file(line.config, &draft);
     if (status == CF_OK && outcome == CF_OPTIONS_RUN)
         status = check_required(&options);
+    resolve_batch(&options);
     if (status == CF_OK && options.resume && options.overwrite) {
         cf_log_error("--resume and --overwrite: the one keeps what the other "
                      "removes; choose one");
@@ -230,6 +238,7 @@ void cf_options_close(cf_options *options)
         return;
     texts_free(options->data, options->n_data);
     texts_free(options->eval_data, options->n_eval_data);
+    free(options->data_weights);
     free(options->model);
     free(options->output);
     free(options->against);

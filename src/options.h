@@ -58,6 +58,7 @@ typedef struct cf_options {
     char *model;
     char **data; /* n_data prefixes or .jsonl files */
     size_t n_data;
+    char *data_weights; /* as "3,1"; NULL = every sequence once */
     char *output;
     bool overwrite;
     bool resume;
@@ -75,9 +76,10 @@ typedef struct cf_options {
     uint32_t threads;      /* 0 = as many as there are cores */
     uint64_t memory_bytes; /* 0 = what the machine or its cgroup has */
 
-    uint32_t global_batch;
-    uint64_t steps; /* 0 = by epochs */
-    uint64_t step;  /* export; 0 = the newest */
+    uint32_t global_batch;     /* 0 = no limit beside tokens_per_batch */
+    uint64_t tokens_per_batch; /* 0 = by sequences */
+    uint64_t steps;            /* 0 = by epochs */
+    uint64_t step;             /* export; 0 = the newest */
     uint32_t epochs;
     uint32_t max_length_tok; /* 0 = none */
     uint64_t seed;

@@ -121,7 +121,7 @@ static cf_status size_up(training *t)
         status = warmup_check(t);
     if (status == CF_OK)
         status = cf_step_plan_bound(
-            t->run.dataset, t->batches.eligible, t->batches.n_eligible,
+            t->run.dataset, t->batches.drawable, t->batches.n_drawable,
             t->batches.global_batch, t->options->chunk_size_tok,
             t->options->retained_chunks_max, &t->need);
     if (status == CF_OK)
@@ -169,14 +169,10 @@ static void forecast_print(const training *t, const char *basis)
 /* What one epoch will read, so that a person sees it before the first step. */
 static void data_print(const training *t)
 {
-    const uint32_t *len_tok = cf_dataset_lengths(t->run.dataset);
-    const uint32_t *targets = cf_dataset_target_counts(t->run.dataset);
     cf_ledger ledger = {0};
     char line[256];
 
-    for (size_t i = 0; i < cf_dataset_count(t->run.dataset); i++)
-        cf_ledger_add(&ledger, len_tok[i], targets[i],
-                      t->options->max_length_tok);
+    cf_batches_count_epoch(&t->batches, &ledger);
     cf_ledger_format(&ledger, line, sizeof(line));
     cf_log_info("an epoch: %s", line);
 }
@@ -209,9 +205,24 @@ static void frozen_print(const cf_model *model, const char *list)
                 both ? "; embeddings and head are one weight, frozen" : "");
 }
 
+/* The size of a batch, as in "32 sequences". */
+static const char *batch_format(const cf_batches *batches, char *buf,
+                                size_t size)
+{
+    if (batches->tokens_per_batch > 0)
+        (void)snprintf(
+            buf, size, "at least %" PRIu64 " tokens, %u sequences at most",
+            batches->tokens_per_batch, (unsigned)batches->global_batch);
+    else
+        (void)snprintf(buf, size, "%u sequences",
+                       (unsigned)batches->global_batch);
+    return buf;
+}
+
 static void introduce(const training *t)
 {
     const cf_model_config *c = &t->run.model.config;
+    char batch[96];
 
     if (t->options->quiet)
         return;
@@ -221,9 +232,10 @@ static void introduce(const training *t)
     if (t->options->freeze != NULL)
         frozen_print(&t->run.model, t->options->freeze);
     data_print(t);
-    cf_log_info("%" PRIu64 " steps of %u sequences; chunks of %u tokens, %u "
+    cf_log_info("%" PRIu64 " steps of %s; chunks of %u tokens, %u "
                 "retained; longest sequence %u tokens",
-                t->batches.n_steps, (unsigned)t->batches.global_batch,
+                t->batches.n_steps,
+                batch_format(&t->batches, batch, sizeof(batch)),
                 (unsigned)t->need.chunk_size_tok,
                 (unsigned)t->need.params.retained_chunks_max,
                 (unsigned)t->need.longest_tok);
@@ -337,6 +349,10 @@ static cf_status steps_run(training *t)
         t->plan.n_batch = cf_batches_at(&t->batches, number, t->plan.batch);
         forecast_s = cf_forecast_step_s(&t->forecast, t->run.dataset,
                                         t->plan.batch, t->plan.n_batch);
+        status =
+            cf_dataset_prepare(t->run.dataset, t->plan.batch, t->plan.n_batch);
+        if (status != CF_OK)
+            break;
         status = cf_step_run(&step, t->options, number, t->batches.n_steps,
                              &t->n_updates, &report);
         if (status != CF_OK)

@@ -187,6 +187,9 @@ static cf_status side_run(verification *v, side *s)
     side_carve(v, s, &workspace);
     s->plan.n_batch = v->n_batch;
     memcpy(s->plan.batch, v->batch, v->n_batch * sizeof(*v->batch));
+    status = cf_dataset_prepare(v->run.dataset, v->batch, v->n_batch);
+    if (status != CF_OK)
+        return status;
     if (s == &v->whole)
         status = cf_step_plan_build_whole(&s->plan, v->run.dataset, &s->need);
     else

@@ -37,11 +37,14 @@ static void check_part(const cf_dataset *dataset, size_t sequence,
 /* (1) and (2) */
 static void check_tokens(const cf_dataset *dataset, size_t sequence)
 {
+    const uint32_t number = (uint32_t)sequence;
     const uint32_t n_tok = cf_dataset_lengths(dataset)[sequence];
     uint32_t *ids = fuzz_allocate(n_tok, sizeof(*ids), 0xff);
     uint32_t *targets = fuzz_allocate(n_tok, sizeof(*targets), 0xff);
     uint32_t n_targets = 0;
 
+    fuzz_require(cf_dataset_prepare(dataset, &number, 1) == CF_OK,
+                 "what was checked can be decoded");
     cf_dataset_read(dataset, sequence, 0, n_tok, ids, targets);
     for (uint32_t i = 0; i < n_tok; i++) {
         fuzz_require(ids[i] < VOCAB, "an id is in the vocabulary");

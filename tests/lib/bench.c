@@ -79,6 +79,12 @@ void bench_close(bench *b)
     free(b->model);
 }
 
+cf_status bench_prepare(bench *b, uint64_t number)
+{
+    b->plan.n_batch = cf_batches_at(&b->batches, number, b->plan.batch);
+    return cf_dataset_prepare(b->run.dataset, b->plan.batch, b->plan.n_batch);
+}
+
 cf_status bench_step(bench *b, uint64_t number, cf_step_report *report)
 {
     const cf_step step = {.dataset = b->run.dataset,
@@ -86,8 +92,10 @@ cf_status bench_step(bench *b, uint64_t number, cf_step_report *report)
                           .model = &b->run.model,
                           .engine = &b->engine,
                           .plan = &b->plan};
+    cf_status status = bench_prepare(b, number);
 
-    b->plan.n_batch = cf_batches_at(&b->batches, number, b->plan.batch);
+    if (status != CF_OK)
+        return status;
     return cf_step_run(&step, &b->options, number, b->batches.n_steps,
                        &b->n_updates, report);
 }

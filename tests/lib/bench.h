@@ -37,6 +37,9 @@ void bench_open(bench *b, const bench_setting *s);
 void bench_open_frozen(bench *b, const bench_setting *s, const char *freeze);
 void bench_close(bench *b);
 
+/* Have the sequences of a step decoded, which bench_step does otherwise. */
+cf_status bench_prepare(bench *b, uint64_t number);
+
 /* One whole step. */
 cf_status bench_step(bench *b, uint64_t number, cf_step_report *report);
 

@@ -42,9 +42,15 @@ static void check_refused(const char *path, const char *text)
     ck_assert_ptr_eq(strchr(log, '\n'), log + strlen(log) - 1);
 }
 
-static void check_sequence(const cf_dataset *dataset, size_t sequence,
-                           uint32_t n_tok, const uint32_t *ids,
-                           const uint32_t *targets)
+static void prepare(cf_dataset *dataset, size_t sequence)
+{
+    const uint32_t one = (uint32_t)sequence;
+
+    ck_assert_int_eq(cf_dataset_prepare(dataset, &one, 1), CF_OK);
+}
+
+static void check_sequence(cf_dataset *dataset, size_t sequence, uint32_t n_tok,
+                           const uint32_t *ids, const uint32_t *targets)
 {
     uint32_t got_ids[16];
     uint32_t got_targets[16];
@@ -54,6 +60,7 @@ static void check_sequence(const cf_dataset *dataset, size_t sequence,
     for (uint32_t i = 0; i < n_tok; i++)
         n_targets += targets[i] != NONE;
     ck_assert_uint_eq(cf_dataset_target_counts(dataset)[sequence], n_targets);
+    prepare(dataset, sequence);
     /* Every part of it. */
     for (uint32_t first = 0; first <= n_tok; first++) {
         for (uint32_t n = 0; n <= n_tok - first; n++) {
@@ -189,6 +196,7 @@ START_TEST(a_line_of_megabytes_is_read_whole)
     free(text);
     ck_assert_uint_eq(cf_dataset_lengths(dataset)[0], N);
     ck_assert_uint_eq(cf_dataset_target_counts(dataset)[0], N - 1);
+    prepare(dataset, 0);
     cf_dataset_read(dataset, 0, N - 3, 3, ids, targets);
     ck_assert_uint_eq(ids[2], (N - 1) % 90);
     ck_assert_uint_eq(targets[1], ids[2]);
@@ -487,6 +495,7 @@ static void check_survives(const char *path)
         uint32_t n_tok = cf_dataset_lengths(dataset)[s];
         uint32_t *ids = calloc(2 * (size_t)n_tok + 1, sizeof(*ids));
 
+        prepare(dataset, s);
         cf_dataset_read(dataset, s, 0, n_tok, ids, ids + n_tok);
         for (uint32_t i = 0; i < n_tok; i++) {
             if (ids[i] >= VOCAB)

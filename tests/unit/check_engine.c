@@ -57,9 +57,13 @@ START_TEST(a_step_allocates_nothing)
 
     bench_open(&b, &settings[_i]);
     for (uint64_t step = 1; step <= b.batches.n_steps; step++) {
-        size_t before = allocations, after;
-        cf_status status = bench_step(&b, step, &report);
+        size_t before, after;
+        cf_status status;
 
+        /* Outside a step. */
+        ck_assert_int_eq(bench_prepare(&b, step), CF_OK);
+        before = allocations;
+        status = bench_step(&b, step, &report);
         after = allocations; /* Check itself allocates in its asserts */
         ck_assert_int_eq(status, CF_OK);
         ck_assert_uint_eq(after, before);

@@ -63,9 +63,11 @@ static void check_refused(const char *line, const char *text)
 
 /* A new option is a new promise: think, then add it here. */
 static const char *const names_of_train =
-    "model data output overwrite resume save-every save-minutes keep "
+    "model data data-weights output overwrite resume save-every "
+    "save-minutes keep "
     "chunk-size retain-chunks recompute compute "
-    "backend threads memory global-batch steps epochs max-length seed "
+    "backend threads memory global-batch tokens-per-batch steps epochs "
+    "max-length seed "
     "no-shuffle learning-rate min-learning-rate lr-schedule warmup-steps "
     "weight-decay adam-beta1 adam-beta2 adam-eps grad-clip freeze "
     "eval-data eval-every keep-best patience export-dtype "
@@ -74,15 +76,19 @@ static const char *const names_of_eval =
     "model data chunk-size compute backend threads memory max-length json "
     "quiet config help version ";
 static const char *const names_of_verify =
-    "model data chunk-size retain-chunks recompute compute backend threads "
-    "memory global-batch max-length seed no-shuffle freeze against tolerance "
+    "model data data-weights "
+    "chunk-size retain-chunks recompute compute backend threads "
+    "memory global-batch tokens-per-batch "
+    "max-length seed no-shuffle freeze against tolerance "
     "quiet "
     "config help version ";
 static const char *const names_of_export =
     "model output step export-dtype quiet config help version ";
 static const char *const names_of_simulate =
-    "data lengths chunk-size retain-chunks pipeline-stages schedule "
-    "global-batch max-length seed no-shuffle json cost svg trace config help "
+    "data data-weights lengths chunk-size retain-chunks pipeline-stages "
+    "schedule "
+    "global-batch tokens-per-batch "
+    "max-length seed no-shuffle json cost svg trace config help "
     "version ";
 
 START_TEST(each_command_has_these_options_and_no_other)
@@ -575,6 +581,9 @@ static cf_options random_options(uint64_t *random, cf_command command)
                 cf_option_set(&options, option, option->name, text), CF_OK);
         }
     }
+    /* As reading does it: one of the two is always there. */
+    if (options.global_batch == 0 && options.tokens_per_batch == 0)
+        options.global_batch = 32;
     return options;
 }
 

@@ -173,11 +173,14 @@ static void shared_close(shared_bench *s)
     bench_close(&s->b);
 }
 
+/* Decoded sequences are the data set's to allocate: they are made ready. */
 static void evaluate(shared_bench *s, uint64_t step)
 {
     size_t before, after;
-    cf_status status;
+    cf_status status = cf_dataset_prepare(
+        s->b.run.dataset, s->evaluation.sequences, s->evaluation.n_sequences);
 
+    ck_assert_int_eq(status, CF_OK);
     cf_arena_take_turn(&s->b.run.arena, s->from, evaluation_carve, s);
     before = allocations;
     status = cf_evaluation_run(&s->evaluation, step);
