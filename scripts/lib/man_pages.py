@@ -25,6 +25,17 @@ OVERSTRIKE = re.compile(".\b")
 PAGE_NAME = re.compile(r"(.+)\.(\d\w*)(?:\.gz)?")
 
 
+def need_mandoc():
+    """Install mandoc when it is missing, once the call is known to be right."""
+    if shutil.which("mandoc"):
+        return
+    done = subprocess.run(
+        ["sh", "-c", '. "$0" && apt_need "to render manual pages as text '
+         '(1.4 MB)" mandoc', os.path.join(HERE, "apt.sh")], check=False)
+    if done.returncode != 0:
+        raise SystemExit(EXIT_INTERNAL)
+
+
 def read_sample():
     """The fixed sample: [(part, package, page)], part train or held-out."""
     with open(SAMPLE, encoding="utf-8") as file:
@@ -142,6 +153,7 @@ def main():
     cache = os.path.join(ROOT, ".cache", "man-pages")
     made = os.path.join(cache, "all" if options.full else "sample")
     if not os.path.isdir(made):
+        need_mandoc()
         with whole_folder(made) as folder:
             make(cache, options.full, folder)
     stem = options.output.removesuffix(".jsonl")
