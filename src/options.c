@@ -241,6 +241,7 @@ void cf_options_close(cf_options *options)
     free(options->data_weights);
     free(options->model);
     free(options->output);
+    free(options->freeze);
     free(options->against);
     free(options->lengths);
     free(options->cost);
