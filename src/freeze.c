@@ -132,7 +132,7 @@ cf_status cf_model_freeze(cf_model *model, const char *list)
             break;
     }
     cf_model_lay_out_trained(model);
-    if (model->n_trained_elements > 0)
+    if (model->n_norm_partials > 0)
         return CF_OK;
     cf_log_error("--freeze %s: nothing is left to train", list);
     return CF_INVALID;

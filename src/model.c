@@ -11,11 +11,6 @@
 
 #include "src/log.h"
 
-/* Elements that the start of every GEMM group is rounded up to. */
-enum {
-    ALIGN_ELEMENTS = CF_ARENA_ALIGN / 4
-};
-
 /* Most parameters that one layer can have: 7 weights, 7 biases, 4 norms. */
 enum {
     LAYER_PARAMS_MAX = 18,
@@ -42,7 +37,7 @@ static cf_param *param_append(cf_model *model, placement place, uint64_t n_rows,
     va_list args;
 
     if (place == ALIGNED)
-        offset += (ALIGN_ELEMENTS - offset % ALIGN_ELEMENTS) % ALIGN_ELEMENTS;
+        offset += (CF_PARAM_ALIGN - offset % CF_PARAM_ALIGN) % CF_PARAM_ALIGN;
     *p = (cf_param){
         .n_dims = n_cols > 0 ? 2 : 1,
         .dims = {n_rows, n_cols},
@@ -58,36 +53,6 @@ static cf_param *param_append(cf_model *model, placement place, uint64_t n_rows,
     model->n_elements = offset + p->n;
     model->n_params++;
     return p;
-}
-
-static size_t norm_partials_of(const cf_param *p)
-{
-    return (p->n + CF_NORM_BLOCK - 1) / CF_NORM_BLOCK;
-}
-
-void cf_model_lay_out_trained(cf_model *model)
-{
-    const uint32_t n_layers = model->config.n_layers;
-
-    model->n_trained_elements = 0;
-    model->n_norm_partials = 0;
-    model->first_backward_layer = n_layers;
-    for (size_t i = 0; i < model->n_params; i++) {
-        cf_param *p = &model->params[i];
-
-        if (!p->trained)
-            continue;
-        /* Aligned as among the masters, so that groups stay together. */
-        p->trained_offset =
-            model->n_trained_elements +
-            (p->offset - model->n_trained_elements) % ALIGN_ELEMENTS;
-        model->n_trained_elements = p->trained_offset + p->n;
-        model->n_norm_partials += norm_partials_of(p);
-        if (p->parts & CF_PART_EMBEDDINGS)
-            model->first_backward_layer = 0;
-        else if (p->layer < model->first_backward_layer)
-            model->first_backward_layer = p->layer;
-    }
 }
 
 static void layer_params_append(cf_model *model, unsigned layer)
@@ -148,6 +113,8 @@ static void layer_params_append(cf_model *model, unsigned layer)
 static cf_status table_build(cf_model *model)
 {
     const cf_model_config *c = &model->config;
+    const cf_stage whole = {
+        .end_layer = c->n_layers, .is_first = true, .is_last = true};
     size_t capacity = (size_t)c->n_layers * LAYER_PARAMS_MAX + OTHER_PARAMS;
 
     model->params = calloc(capacity, sizeof(*model->params));
@@ -167,7 +134,7 @@ static cf_status table_build(cf_model *model)
     if (!c->tied)
         param_append(model, ALIGNED, c->vocab, c->hidden, "lm_head.weight")
             ->parts = CF_PART_HEAD;
-    cf_model_lay_out_trained(model);
+    cf_model_take_stage(model, &whole);
     return CF_OK;
 }
 
@@ -232,8 +199,9 @@ void *cf_model_at(const cf_model *model, void *flat, const cf_param *p)
     const size_t acc_bytes = model->kernels->acc_bytes;
 
     if (flat == model->masters)
-        return cf_at(flat, p->offset * acc_bytes);
-    return p->trained ? cf_at(flat, p->trained_offset * acc_bytes) : NULL;
+        return p->held ? cf_at(flat, p->offset * acc_bytes) : NULL;
+    return p->trained && p->owned ? cf_at(flat, p->trained_offset * acc_bytes)
+                                  : NULL;
 }
 
 /* NULL when this model has no such parameter, or no such array. */
@@ -305,51 +273,72 @@ static void packing_carve(cf_model *model, cf_linear *linear, cf_arena *arena)
             cf_arena_take(arena, CF_LIFETIME_RUN, "packed weights", bytes, 1);
 }
 
-void cf_model_carve(cf_model *model, cf_model_use use, cf_arena *arena)
+/* The arrays that a backward adds to. */
+static void gradients_carve(cf_model *model, cf_arena *arena)
+{
+    const cf_param *embedding = &model->params[0];
+    const cf_stage *stage = &model->stage;
+
+    model->gradients =
+        cf_arena_take(arena, CF_LIFETIME_RUN, "gradients",
+                      model->n_trained_elements, model->kernels->acc_bytes);
+    if (model->config.tied && embedding->trained &&
+        (stage->is_first || stage->is_last))
+        model->d_head = cf_arena_take(arena, CF_LIFETIME_RUN, "gradients",
+                                      embedding->n, model->kernels->acc_bytes);
+    model->norm_partials =
+        cf_arena_take(arena, CF_LIFETIME_RUN, "bookkeeping",
+                      model->n_norm_partials, sizeof(double));
+}
+
+static void views_set(cf_model *model)
 {
     const cf_model_config *c = &model->config;
-    const size_t n = model->n_trained_elements;
-    const size_t acc_bytes = model->kernels->acc_bytes;
-    const cf_param *embedding = param_find(model, "model.embed_tokens.weight");
+    const cf_stage *stage = &model->stage;
+    const cf_param *embedding = &model->params[0];
     const cf_param *head =
         c->tied ? embedding : param_find(model, "lm_head.weight");
 
+    if (stage->is_first) {
+        model->embedding = master_of(model, embedding);
+        model->d_embedding = gradient_of(model, embedding);
+    }
+    for (uint32_t i = stage->first_layer; i < stage->end_layer; i++)
+        layer_views_set(model, i);
+    if (stage->is_last) {
+        model->final_norm =
+            scale_view(model, param_find(model, "model.norm.weight"));
+        model->head = linear_view(model, head, NULL, c->vocab);
+        if (c->tied)
+            model->head.d_weight = model->d_head;
+    }
+}
+
+void cf_model_carve(cf_model *model, cf_model_use use, cf_arena *arena)
+{
+    const size_t n_moments = model->shard_end - model->shard_begin;
+    const size_t acc_bytes = model->kernels->acc_bytes;
+    const cf_stage *stage = &model->stage;
+
     model->masters = cf_arena_take(arena, CF_LIFETIME_RUN, "master weights",
                                    model->n_elements, acc_bytes);
-    if (use >= CF_MODEL_GRADIENTS) {
-        model->gradients =
-            cf_arena_take(arena, CF_LIFETIME_RUN, "gradients", n, acc_bytes);
-        if (c->tied && embedding->trained)
-            model->d_head = cf_arena_take(arena, CF_LIFETIME_RUN, "gradients",
-                                          embedding->n, acc_bytes);
-        model->norm_partials =
-            cf_arena_take(arena, CF_LIFETIME_RUN, "bookkeeping",
-                          model->n_norm_partials, sizeof(double));
-    }
+    if (use >= CF_MODEL_GRADIENTS)
+        gradients_carve(model, arena);
     if (use >= CF_MODEL_TRAIN) {
-        model->moment1 =
-            cf_arena_take(arena, CF_LIFETIME_RUN, "Adam moments", n, acc_bytes);
-        model->moment2 =
-            cf_arena_take(arena, CF_LIFETIME_RUN, "Adam moments", n, acc_bytes);
+        model->moment1 = cf_arena_take(arena, CF_LIFETIME_RUN, "Adam moments",
+                                       n_moments, acc_bytes);
+        model->moment2 = cf_arena_take(arena, CF_LIFETIME_RUN, "Adam moments",
+                                       n_moments, acc_bytes);
     }
-
-    model->embedding = master_of(model, embedding);
-    model->d_embedding = gradient_of(model, embedding);
-    for (uint32_t layer = 0; layer < c->n_layers; layer++)
-        layer_views_set(model, layer);
-    model->final_norm =
-        scale_view(model, param_find(model, "model.norm.weight"));
-    model->head = linear_view(model, head, NULL, c->vocab);
-    if (c->tied)
-        model->head.d_weight = model->d_head;
-
-    for (uint32_t layer = 0; layer < c->n_layers; layer++) {
-        packing_carve(model, &model->layers[layer].qkv, arena);
-        packing_carve(model, &model->layers[layer].o, arena);
-        packing_carve(model, &model->layers[layer].gate_up, arena);
-        packing_carve(model, &model->layers[layer].down, arena);
+    views_set(model);
+    for (uint32_t i = stage->first_layer; i < stage->end_layer; i++) {
+        packing_carve(model, &model->layers[i].qkv, arena);
+        packing_carve(model, &model->layers[i].o, arena);
+        packing_carve(model, &model->layers[i].gate_up, arena);
+        packing_carve(model, &model->layers[i].down, arena);
     }
-    packing_carve(model, &model->head, arena);
+    if (stage->is_last)
+        packing_carve(model, &model->head, arena);
 }
 
 /* ---- gradients ---- */
@@ -357,8 +346,9 @@ void cf_model_carve(cf_model *model, cf_model_use use, cf_arena *arena)
 void cf_model_pack(cf_model *model)
 {
     const cf_kernels *k = model->kernels;
+    const cf_stage *stage = &model->stage;
 
-    for (uint32_t i = 0; i < model->config.n_layers; i++) {
+    for (uint32_t i = stage->first_layer; i < stage->end_layer; i++) {
         cf_layer *layer = &model->layers[i];
 
         k->weight_pack(k, &layer->qkv.weight);
@@ -366,7 +356,8 @@ void cf_model_pack(cf_model *model)
         k->weight_pack(k, &layer->gate_up.weight);
         k->weight_pack(k, &layer->down.weight);
     }
-    k->weight_pack(k, &model->head.weight);
+    if (stage->is_last)
+        k->weight_pack(k, &model->head.weight);
 }
 
 void cf_model_zero_gradients(cf_model *model)
@@ -374,37 +365,50 @@ void cf_model_zero_gradients(cf_model *model)
     const cf_kernels *k = model->kernels;
 
     k->zero(k, model->gradients, model->n_trained_elements * k->acc_bytes);
-    if (model->d_head != NULL)
-        k->zero(k, model->d_head,
-                model->head.weight.n_out * model->head.weight.n_in *
-                    k->acc_bytes);
+    if (model->d_head != NULL && model->stage.is_last)
+        k->zero(k, model->d_head, model->params[0].n * k->acc_bytes);
 }
 
 void cf_model_finish_gradients(cf_model *model)
 {
     const cf_kernels *k = model->kernels;
 
-    if (model->d_head != NULL)
-        k->add(k, model->head.weight.n_out * model->head.weight.n_in,
-               model->d_head, model->d_embedding);
+    if (model->d_head != NULL && model->d_embedding != NULL)
+        k->add(k, model->params[0].n, model->d_head, model->d_embedding);
 }
 
-double cf_model_gradient_norm(cf_model *model)
+/* The part of a gradient that is in the shard; NULL where there is none. */
+static void *shard_gradient_of(const cf_model *model, const cf_param *p,
+                               cf_extent part)
+{
+    return part.n == 0 ? NULL
+                       : cf_at(gradient_of(model, p),
+                               part.first * model->kernels->acc_bytes);
+}
+
+void cf_model_norm_partials(cf_model *model)
 {
     const cf_kernels *k = model->kernels;
-    double *partial = model->norm_partials;
-    double sum = 0;
 
+    memset(model->norm_partials, 0,
+           model->n_norm_partials * sizeof(*model->norm_partials));
     for (size_t i = 0; i < model->n_params; i++) {
         const cf_param *p = &model->params[i];
+        const cf_extent part = cf_model_shard_of(model, p);
 
-        if (!p->trained)
-            continue;
-        k->sum_squares(k, p->n, gradient_of(model, p), partial);
-        partial += norm_partials_of(p);
+        if (part.n > 0)
+            k->sum_squares(k, part.n, shard_gradient_of(model, p, part),
+                           model->norm_partials + p->first_partial +
+                               part.first / CF_NORM_BLOCK);
     }
-    for (const double *x = model->norm_partials; x < partial; x++)
-        sum += *x;
+}
+
+double cf_model_norm(const cf_model *model)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < model->n_norm_partials; i++)
+        sum += model->norm_partials[i];
     return sqrt(sum);
 }
 
@@ -414,9 +418,11 @@ const char *cf_model_first_bad_gradient(const cf_model *model)
 
     for (size_t i = 0; i < model->n_params; i++) {
         const cf_param *p = &model->params[i];
+        const cf_extent part = cf_model_shard_of(model, p);
 
-        if (p->trained &&
-            k->first_bad_row(k, 1, p->n, gradient_of(model, p)) == 0)
+        if (part.n > 0 &&
+            k->first_bad_row(k, 1, part.n, shard_gradient_of(model, p, part)) ==
+                0)
             return p->name;
     }
     return NULL;

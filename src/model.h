@@ -11,6 +11,14 @@
  *     once at the end of a step (cf_model_finish_gradients), so that a later
  *     split over pipeline stages changes no bits.
  * (5) A GEMM group's weights are trained or frozen as a whole.
+ * (6) A rank of a pipeline holds the tensors of its stage alone.  The table is
+ *     that of the whole model everywhere; flat arrays have places only for what
+ *     is held.  Every tensor has one owner among the stages, who updates, saves
+ *     and counts it.  A tied embedding is held by the first stage, its owner, and
+ *     by the last.  Both have d_head: the last adds to it in a backward, the
+ *     first has the place where it arrives.
+ * (7) Of Adam's moments a replica has a shard: one run of the flat array of the
+ *     trained tensors, cut at blocks of CF_NORM_BLOCK inside a tensor.
  */
 #ifndef CF_MODEL_H
 #define CF_MODEL_H
@@ -23,7 +31,8 @@
 #include "src/safetensors.h"
 
 enum {
-    CF_PARAM_NAME_MAX = 80
+    CF_PARAM_NAME_MAX = 80,
+    CF_PARAM_ALIGN = CF_ARENA_ALIGN / 4 /* elements, of every GEMM group */
 };
 
 /* What a tensor is part of, as bits: --freeze names them (freeze.c). */
@@ -36,6 +45,15 @@ typedef enum cf_part {
     CF_PART_BIASES = 1 << 5
 } cf_part;
 
+/* The part of a model that one rank of a pipeline runs.  All of it: layers 0 to
+ * config.n_layers, first and last. */
+typedef struct cf_stage {
+    uint32_t first_layer;
+    uint32_t end_layer; /* one behind the last */
+    bool is_first;      /* has the embedding */
+    bool is_last;       /* has the final norm and the head */
+} cf_stage;
+
 typedef struct cf_param {
     char name[CF_PARAM_NAME_MAX]; /* of the Hugging Face tensor */
     uint32_t n_dims;
@@ -45,7 +63,10 @@ typedef struct cf_param {
     unsigned parts;        /* cf_part bits */
     uint32_t layer;        /* UINT32_MAX: in none */
     bool trained;          /* false: frozen */
-    size_t trained_offset; /* elements, into gradients and moments */
+    bool held;             /* has a place among this rank's masters */
+    bool owned;            /* this stage updates, saves and counts it */
+    size_t trained_offset; /* elements, into the gradients; only when owned */
+    size_t first_partial;  /* of the trained ones: into norm_partials */
     cf_dtype file_dtype;   /* as the model folder had it */
 } cf_param;
 
@@ -79,21 +100,27 @@ typedef struct cf_model {
     const cf_kernels *kernels; /* borrowed */
     cf_param *params;          /* owned */
     size_t n_params;
-    size_t n_elements;         /* of the masters, padding included */
-    size_t n_trained_elements; /* of gradients and of each moment, likewise */
-    size_t n_norm_partials;
-    /* The lowest layer that a backward has to reach: nothing below it is
-     * trained.  n_layers: none has to be. */
+    cf_stage stage;
+    size_t n_elements;         /* of the masters held, padding included */
+    size_t n_trained_elements; /* of the gradients, likewise */
+    /* Elements of the gradients that are this replica's shard; its moments
+     * begin at shard_begin. */
+    size_t shard_begin;
+    size_t shard_end;
+    size_t n_norm_partials; /* of the whole model */
+    /* The lowest layer of the model that a backward has to reach: nothing below
+     * it is trained.  n_layers: none has to be. */
     uint32_t first_backward_layer;
 
     void *masters;   /* acc, flat */
     void *gradients; /* acc, flat, trained; NULL in evaluation */
-    void *moment1;   /* acc, flat, trained; NULL unless training */
+    void *moment1;   /* acc, flat, the shard; NULL unless training */
     void *moment2;
     void *d_head; /* acc, the head's own accumulator; NULL unless it is tied
-                   * and trained */
+                   * and trained, and on stages in the middle */
     double *norm_partials;
 
+    /* Views, zero for what the stage does not have. */
     const void *embedding;
     void *d_embedding; /* NULL when frozen */
     cf_layer *layers;  /* owned, config.n_layers */
@@ -121,19 +148,48 @@ void cf_model_close(cf_model *model);
  * carving.  Errors, logged: CF_INVALID. */
 CF_MUST_USE cf_status cf_model_freeze(cf_model *model, const char *list);
 
+/* ---- a rank's part of the model (model_split.c) ---- */
+
+/* Elements first .. first + n - 1 of a tensor. */
+typedef struct cf_extent {
+    size_t first;
+    size_t n;
+} cf_extent;
+
+/* Hold the tensors of one stage only; before freezing and carving. */
+void cf_model_take_stage(cf_model *model, const cf_stage *stage);
+
+/* Keep moments for shard `index` of n only; after freezing, before carving. */
+void cf_model_take_shard(cf_model *model, uint32_t index, uint32_t n);
+
+/* Where shard `index` of n begins, in elements of the gradients; for n, where
+ * the last ends.  Some are empty where there are few blocks. */
+size_t cf_model_shard_at(const cf_model *model, uint32_t index, uint32_t n);
+
 /* Give the trained tensors their offsets, in table order, and set what follows
- * from them.  For whoever has changed cf_param.trained. */
+ * from them; the shard is all again.  For whoever has changed
+ * cf_param.trained. */
 void cf_model_lay_out_trained(cf_model *model);
+
+/* What this replica's shard has of a tensor; n 0: nothing. */
+cf_extent cf_model_shard_of(const cf_model *model, const cf_param *p);
+
+/* The moments of that part, which may not be empty. */
+void *cf_model_moment_at(const cf_model *model, void *moment,
+                         const cf_param *p);
+
+/* ---- arrays ---- */
 
 /* Place the flat arrays.  Called on a dry arena, then on the real one. */
 void cf_model_carve(cf_model *model, cf_model_use use, cf_arena *arena);
 
-/* Read all weights of the folder into the masters and pack them.  Errors,
- * logged, naming file and tensor: CF_MALFORMED. */
+/* Read the weights of the folder that are held into the masters and pack them;
+ * names, shapes and types are checked of all.  Errors, logged, naming file and
+ * tensor: CF_MALFORMED. */
 CF_MUST_USE cf_status cf_model_load(cf_model *model, const char *folder);
 
-/* A tensor inside a flat array: the masters, or one that holds the trained
- * tensors alone, where a frozen one is NULL. */
+/* A tensor inside the masters, or inside an array laid out as the gradients;
+ * NULL where it has no place in it. */
 void *cf_model_at(const cf_model *model, void *flat, const cf_param *p);
 
 /* Tell the backend that the masters have changed. */
@@ -144,13 +200,14 @@ void cf_model_zero_gradients(cf_model *model);
 /* Add the head's accumulator of a tied weight to the embedding's. */
 void cf_model_finish_gradients(cf_model *model);
 
-/* The global L2 norm of the gradients, which are those of trained tensors
- * alone: double partials over fixed blocks inside a tensor, combined in table
- * order. */
-double cf_model_gradient_norm(cf_model *model);
+/* The global L2 norm of the gradients is that of norm_partials, summed in table
+ * order: squares in double over fixed blocks inside a tensor.  First every rank
+ * writes those of its owned tensors inside its shard, and 0 for all others. */
+void cf_model_norm_partials(cf_model *model);
+double cf_model_norm(const cf_model *model);
 
 /* Name of the first parameter, in table order, whose gradient holds a NaN or an
- * Inf; NULL when there is none. */
+ * Inf in this rank's shard; NULL when there is none. */
 const char *cf_model_first_bad_gradient(const cf_model *model);
 
 #endif

@@ -1,7 +1,7 @@
 /* model_load.c - weights from a model folder into the masters.
  *
  * Every tensor of the table must be there with its shape; every tensor of the
- * folder must be understood; no value may be NaN or Inf.
+ * folder must be understood; no value that is held may be NaN or Inf.
  */
 #include "src/model.h"
 
@@ -58,9 +58,8 @@ static cf_status finite_check(const cf_model *model, const cf_tensor *tensor,
 static cf_status param_load(cf_model *model, cf_param *p, const char *folder,
                             const cf_tensors *tensors)
 {
-    const cf_kernels *k = model->kernels;
     const cf_tensor *tensor = cf_tensors_find(tensors, p->name);
-    void *dst = cf_at(model->masters, p->offset * k->acc_bytes);
+    void *dst = cf_model_at(model, model->masters, p);
     cf_status status;
 
     if (tensor == NULL) {
@@ -73,30 +72,34 @@ static cf_status param_load(cf_model *model, cf_param *p, const char *folder,
     status = shape_check(p, tensor);
     if (status != CF_OK)
         return status;
-    cf_tensor_read(tensor, 0, p->n, k->compute, dst);
-    cf_tensor_release(tensor);
     p->file_dtype = tensor->dtype;
+    if (dst == NULL)
+        return CF_OK;
+    cf_tensor_read(tensor, 0, p->n, model->kernels->compute, dst);
+    cf_tensor_release(tensor);
     return finite_check(model, tensor, dst);
 }
 
 /* A tied config whose file carries lm_head.weight too: fine when it equals the
- * embedding, row by row so that no second copy of it is needed. */
+ * embedding, row by row so that no second copy of it is needed.  The first
+ * stage, which has it, looks. */
 static cf_status tied_head_check(const cf_model *model, const cf_tensor *tensor)
 {
     const size_t hidden = model->config.hidden;
     const size_t row_bytes = hidden * model->kernels->acc_bytes;
+    const size_t n_rows = model->stage.is_first ? model->config.vocab : 0;
     const uint64_t dims[2] = {model->config.vocab, hidden};
     void *row;
     bool equal =
         tensor->n_dims == 2 && memcmp(tensor->dims, dims, sizeof(dims)) == 0;
 
-    if (equal) {
+    if (equal && n_rows > 0) {
         row = malloc(row_bytes);
         if (row == NULL) {
             cf_log_error("no memory to compare '%s'", tensor->name);
             return CF_NO_MEMORY;
         }
-        for (size_t i = 0; i < model->config.vocab && equal; i++) {
+        for (size_t i = 0; i < n_rows && equal; i++) {
             cf_tensor_read(tensor, i * hidden, hidden, model->kernels->compute,
                            row);
             equal = memcmp(row, (const char *)model->embedding + i * row_bytes,

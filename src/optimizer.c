@@ -49,15 +49,18 @@ void cf_optimizer_update(cf_model *model, const cf_options *options,
 
     for (size_t i = 0; i < model->n_params; i++) {
         const cf_param *p = &model->params[i];
+        const cf_extent part = cf_model_shard_of(model, p);
+        const size_t from = part.first * k->acc_bytes;
 
-        if (!p->trained)
+        if (part.n == 0)
             continue;
         /* Vectors (norms, biases) are not decayed. */
         adamw.weight_decay = p->n_dims >= 2 ? options->weight_decay : 0;
-        k->adamw(k, p->n, &adamw, cf_model_at(model, model->gradients, p),
-                 cf_at(model->masters, p->offset * k->acc_bytes),
-                 cf_model_at(model, model->moment1, p),
-                 cf_model_at(model, model->moment2, p));
+        k->adamw(k, part.n, &adamw,
+                 cf_at(cf_model_at(model, model->gradients, p), from),
+                 cf_at(cf_model_at(model, model->masters, p), from),
+                 cf_model_moment_at(model, model->moment1, p),
+                 cf_model_moment_at(model, model->moment2, p));
     }
     cf_model_pack(model);
 }

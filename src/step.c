@@ -87,7 +87,8 @@ cf_status cf_step_run(const cf_step *step, const cf_options *options,
         return status;
     report->has_loss = true;
     report->peak_bytes = cf_engine_peak_bytes(step->engine);
-    report->grad_norm = cf_model_gradient_norm(step->model);
+    cf_model_norm_partials(step->model);
+    report->grad_norm = cf_model_norm(step->model);
     status = norm_check(step, number, report->grad_norm);
     if (status != CF_OK)
         return status;
