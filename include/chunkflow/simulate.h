@@ -98,9 +98,10 @@ CF_MUST_USE cf_status cf_simulate_bound(const cf_schedule *schedule,
 /* Run a schedule that cf_schedule_check accepts.  Linear in the ops.  A step
  * without chunks takes no time, and both its ratios are 0.  *where_p, written in
  * any case, names the op and the rule when something is wrong.
- * Errors: CF_NO_SPACE (scratch), CF_INVALID (the cost of an op is not finite, or
- * negative), CF_MALFORMED and CF_DEADLOCK (the check was left out, and would
- * have said so).  The results are undefined then. */
+ * Errors: CF_NO_SPACE (scratch; nothing else was written), CF_INVALID (the cost
+ * of an op is not finite, or negative), CF_MALFORMED and CF_DEADLOCK (the check
+ * was left out, and would have said so); of these three the results are
+ * undefined. */
 CF_MUST_USE cf_status cf_simulate(const cf_chunk_plan *plan,
                                   const cf_schedule *schedule,
                                   const cf_cost_model *cost,

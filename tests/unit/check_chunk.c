@@ -261,8 +261,10 @@ START_TEST(check_names_bad_arguments)
     ck_assert_int_eq(cf_chunk_plan_check(&plan, len, (size_t)UINT32_MAX + 1),
                      CF_OVERFLOW);
 #endif
-    plan.capacity.scratch_bytes = 7;
+    plan.capacity.scratch_bytes = 7; /* a bit a sequence, in words of 64 */
+    memset(plan.scratch, 0xa5, bound.scratch_bytes);
     ck_assert_int_eq(cf_chunk_plan_check(&plan, len, 3), CF_NO_SPACE);
+    ck_assert_uint_eq(*(unsigned char *)plan.scratch, 0xa5);
     plan.capacity.scratch_bytes = bound.scratch_bytes;
     plan.capacity.n_pieces = plan.n_pieces - 1;
     ck_assert_int_eq(cf_chunk_plan_check(&plan, len, 3), CF_MALFORMED);

@@ -402,8 +402,11 @@ START_TEST(too_little_space_writes_nothing)
         ck_assert_int_eq(((unsigned char *)schedule.ops)[i], 0x55);
 
     built.scratch_bytes--;
+    memset(built.scratch, 0x55, built.scratch_bytes);
     ck_assert_int_eq(cf_schedule_check(&plan, &built, &where), CF_NO_SPACE);
     ck_assert_ptr_null(where.rule);
+    for (size_t i = 0; i < built.scratch_bytes; i++)
+        ck_assert_int_eq(((unsigned char *)built.scratch)[i], 0x55);
     schedule_close(&schedule);
     schedule_close(&built);
     plan_close(&plan);

@@ -625,7 +625,17 @@ START_TEST(an_unchecked_schedule_is_stopped_where_it_breaks)
 }
 END_TEST
 
-START_TEST(too_little_scratch_is_refused_and_nothing_takes_no_time)
+/* Whether every byte is still the one that the test put there. */
+static bool is_filled(const void *memory, size_t n_bytes)
+{
+    for (size_t i = 0; i < n_bytes; i++) {
+        if (((const unsigned char *)memory)[i] != 0x55)
+            return false;
+    }
+    return true;
+}
+
+START_TEST(too_little_scratch_writes_nothing_and_nothing_takes_no_time)
 {
     static const uint32_t groups[] = {1, 2};
     const cf_cost_table linear = cf_cost_linear();
@@ -644,10 +654,20 @@ START_TEST(too_little_scratch_is_refused_and_nothing_takes_no_time)
             ck_assert_double_eq(simulation.useful, 0);
         }
         simulation.scratch_bytes--;
+        simulation.makespan = 77;
+        memset(simulation.scratch, 0x55, simulation.scratch_bytes);
+        memset(simulation.peaks, 0x55, 3 * sizeof(cf_stage_peak));
+        memset(simulation.times, 0x55,
+               schedule.first_op[3] * sizeof(cf_op_time));
         ck_assert_int_eq(
             cf_simulate(&plan, &schedule, &cost, &simulation, &where),
             CF_NO_SPACE);
         ck_assert_ptr_null(where.rule);
+        ck_assert_double_eq(simulation.makespan, 77);
+        ck_assert(is_filled(simulation.scratch, simulation.scratch_bytes));
+        ck_assert(is_filled(simulation.peaks, 3 * sizeof(cf_stage_peak)));
+        ck_assert(is_filled(simulation.times,
+                            schedule.first_op[3] * sizeof(cf_op_time)));
         simulation_close(&simulation);
         schedule_close(&schedule);
         plan_close(&plan);
@@ -721,7 +741,7 @@ int main(void)
     tcase_add_test(refused, a_cost_that_is_none_is_named);
     tcase_add_test(refused, an_unchecked_schedule_is_stopped_where_it_breaks);
     tcase_add_test(refused,
-                   too_little_scratch_is_refused_and_nothing_takes_no_time);
+                   too_little_scratch_writes_nothing_and_nothing_takes_no_time);
     suite_add_tcase(suite, refused);
 
     tcase_set_timeout(size, 120);
