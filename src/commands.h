@@ -3,9 +3,11 @@
 #ifndef CF_COMMANDS_H
 #define CF_COMMANDS_H
 
+#include "src/comm.h"
 #include "src/options.h"
 
-int cf_command_train(const cf_options *options);
+/* All ranks call this one; the others run on one rank. */
+int cf_command_train(const cf_options *options, cf_comm *comm);
 int cf_command_eval(const cf_options *options);
 int cf_command_verify(const cf_options *options);
 int cf_command_export(const cf_options *options);

@@ -1,4 +1,8 @@
-/* log.h - one line on standard error.  Standard output belongs to results. */
+/* log.h - one line on standard error.  Standard output belongs to results.
+ *
+ * Several ranks speak as one program: rank 0 gives warnings and information,
+ * and an error is held until the ranks know who tells it.
+ */
 #ifndef CF_LOG_H
 #define CF_LOG_H
 
@@ -25,5 +29,17 @@ void cf_log_warn(const char *format, ...) CF_PRINTF(1, 2);
 
 /* "chunkflow: ...": what a person wants to know. */
 void cf_log_info(const char *format, ...) CF_PRINTF(1, 2);
+
+/* ---- several ranks ---- */
+
+/* This is one rank of several from here on. */
+void cf_log_hold(uint32_t rank);
+
+/* Show the error that is held, the last there was, with `place` in front of it;
+ * none: nothing. */
+void cf_log_tell(const char *place);
+
+/* Forget it. */
+void cf_log_drop(void);
 
 #endif

@@ -1,8 +1,10 @@
 /* main.c - choose the command.  The only place that ends the program. */
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "src/comm.h"
 #include "src/commands.h"
 #include "src/log.h"
 #include "src/run.h"
@@ -21,23 +23,71 @@ static int results_check(int code)
     return cf_exit_code(CF_IO);
 }
 
+static int command_run(const cf_options *options, cf_comm *comm)
+{
+    switch (options->command) {
+    case CF_COMMAND_TRAIN:
+        return cf_command_train(options, comm);
+    case CF_COMMAND_EVAL:
+        return cf_command_eval(options);
+    case CF_COMMAND_VERIFY:
+        return cf_command_verify(options);
+    case CF_COMMAND_EXPORT:
+        return cf_command_export(options);
+    case CF_COMMAND_SIMULATE:
+        return cf_command_simulate(options);
+    }
+    return cf_exit_code(CF_INVALID);
+}
+
+/* What the ranks are about to do must be one thing. */
+static cf_status ranks_check(const cf_options *options,
+                             cf_options_outcome outcome, cf_comm *comm)
+{
+    const bool runs = outcome == CF_OPTIONS_RUN;
+    cf_status status = cf_comm_agree_text(
+        comm, "command", runs ? cf_command_name(options->command) : "help");
+
+    if (status != CF_OK || !runs || cf_comm_size(comm) == 1 ||
+        options->command == CF_COMMAND_TRAIN)
+        return status;
+    cf_log_error("%s runs on one rank, and mpirun started %u: start it without "
+                 "mpirun",
+                 cf_command_name(options->command), cf_comm_size(comm));
+    return cf_comm_agree(comm, CF_INVALID);
+}
+
+static int run(int argc, char **argv, cf_comm *comm)
+{
+    cf_options options;
+    cf_options_outcome outcome = CF_OPTIONS_SHOWN;
+    cf_status status = cf_options_open(argc, argv, &options, &outcome);
+    const bool is_open = status == CF_OK && outcome == CF_OPTIONS_RUN;
+    int code;
+
+    status = cf_comm_agree(comm, status);
+    if (status == CF_OK)
+        status = ranks_check(&options, outcome, comm);
+    code = cf_exit_code(status);
+    if (status == CF_OK && is_open)
+        code = command_run(&options, comm);
+    if (is_open)
+        cf_options_close(&options);
+    return results_check(code);
+}
+
 int main(int argc, char **argv)
 {
-    static int (*const commands[])(const cf_options *) = {
-        [CF_COMMAND_TRAIN] = cf_command_train,
-        [CF_COMMAND_EVAL] = cf_command_eval,
-        [CF_COMMAND_VERIFY] = cf_command_verify,
-        [CF_COMMAND_EXPORT] = cf_command_export,
-        [CF_COMMAND_SIMULATE] = cf_command_simulate,
-    };
-    cf_options options;
-    cf_options_outcome outcome;
-    cf_status status = cf_options_open(argc, argv, &options, &outcome);
-    int code = cf_exit_code(status);
+    cf_comm *comm = NULL;
+    cf_status status = cf_comm_open(&comm);
+    int code;
 
-    if (status != CF_OK || outcome == CF_OPTIONS_SHOWN)
-        return results_check(code);
-    code = commands[options.command](&options);
-    cf_options_close(&options);
-    return results_check(code);
+    if (status != CF_OK)
+        return cf_exit_code(status);
+    /* Rank 0 alone prints. */
+    if (cf_comm_rank(comm) > 0 && freopen("/dev/null", "w", stdout) == NULL)
+        cf_log_warn("cannot open /dev/null: every rank prints its results");
+    code = run(argc, argv, comm);
+    cf_comm_close(comm, code);
+    return code;
 }

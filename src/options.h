@@ -131,6 +131,9 @@ CF_MUST_USE cf_status cf_options_open(int argc, char **argv,
                                       cf_options_outcome *outcome_p);
 void cf_options_close(cf_options *options);
 
+/* As the user types it. */
+const char *cf_command_name(cf_command command);
+
 /* One of the options that decide the numbers of a run, which --resume therefore
  * holds on to. */
 typedef struct cf_option_text {

@@ -96,7 +96,6 @@ CF_MUST_USE cf_status cf_option_refuse(const cf_later_option *later,
 
 /* argv[1] as a command.  Errors, logged: CF_INVALID. */
 CF_MUST_USE cf_status cf_command_find(const char *name, cf_command *command_p);
-const char *cf_command_name(cf_command command);
 
 /* ---- values (options_value.c) ---- */
 

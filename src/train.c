@@ -504,10 +504,18 @@ static cf_status train(training *t)
     return status;
 }
 
-int cf_command_train(const cf_options *options)
+int cf_command_train(const cf_options *options, cf_comm *comm)
 {
     training t = {.options = options};
-    cf_status status = cf_run_open(options, &t.run);
+    cf_status status;
+
+    if (cf_comm_size(comm) > 1) {
+        cf_log_error("train runs on one rank so far, and mpirun started %u: "
+                     "start it without mpirun",
+                     cf_comm_size(comm));
+        return cf_exit_code(cf_comm_agree(comm, CF_INVALID));
+    }
+    status = cf_run_open(options, &t.run);
 
     if (status == CF_OK) {
         status = train(&t);
