@@ -50,12 +50,13 @@ static size_t places_set(cf_dataset_cache *cache, const uint32_t *lengths)
     return n_tok;
 }
 
-/* Nothing that is in them is wanted any more, so nothing is copied. */
+/* Nothing that is in them is wanted any more, so nothing is copied.  Empty
+ * sequences have a place, too: there is room for a token at least. */
 static cf_status room_for(cf_dataset_cache *cache, size_t n_tok)
 {
-    if (n_tok <= cache->tok_capacity)
+    if (cache->tok_capacity > 0 && n_tok <= cache->tok_capacity)
         return CF_OK;
-    n_tok += n_tok / 8;
+    n_tok += n_tok / 8 + 1;
     free(cache->ids);
     free(cache->targets);
     cache->ids = calloc(n_tok, sizeof(*cache->ids));

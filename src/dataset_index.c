@@ -11,8 +11,9 @@
  *     size, the time of change and the sampled content that it had; anything else
  *     is no index, and the data is read again.
  * (2) That does not prove that no byte in between has changed, nor that the index
- *     is honest: so every offset is checked here, and every line that is decoded
- *     is held against its hash (dataset_jsonl.c).
+ *     is honest: so every offset and every count (a token is a byte at least) is
+ *     checked here, and every line that is decoded is held against its hash
+ *     (dataset_jsonl.c).
  * (3) It appears under its name by rename, complete.
  */
 #include "src/dataset_index.h"
@@ -145,8 +146,8 @@ static bool lines_are_inside(const cf_jsonl_index *index, uint64_t file_bytes)
         const cf_index_line *line = &index->lines[i];
 
         if (line->offset > file_bytes ||
-            line->n_bytes > file_bytes - line->offset ||
-            line->n_tok == UINT32_MAX ||
+            line->n_bytes > file_bytes - line->offset || line->n_bytes == 0 ||
+            line->n_tok > line->n_bytes || line->n_tok == UINT32_MAX ||
             line->n_targets > (line->n_tok > 0 ? line->n_tok - 1 : 0) ||
             (line->source != CF_INDEX_NO_SOURCE &&
              line->source >= index->sources.n))

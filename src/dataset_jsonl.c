@@ -240,6 +240,18 @@ static cf_status read_file(jsonl_part *part, const cf_file_stamp *stamp)
 
 /* ---- opening ---- */
 
+/* Of a file that gets no index the stamp is its size alone. */
+static bool stamp_read(int fd, cf_file_stamp *stamp_p)
+{
+    struct stat info;
+
+    if (fstat(fd, &info) != 0)
+        return false;
+    *stamp_p = (cf_file_stamp){.bytes = (uint64_t)info.st_size};
+    return stamp_p->bytes < KEEP_INDEX_FROM_BYTES ||
+           cf_file_stamp_read(fd, stamp_p);
+}
+
 static cf_status file_open(jsonl_part *part, cf_file_stamp *stamp_p)
 {
     struct stat info;
@@ -247,14 +259,15 @@ static cf_status file_open(jsonl_part *part, cf_file_stamp *stamp_p)
     part->fd = open(part->path, O_RDONLY | O_CLOEXEC);
     if (part->fd >= 0 && fstat(part->fd, &info) == 0 &&
         !S_ISREG(info.st_mode)) {
-        cf_log_error("%s: %s", part->path,
+        cf_log_error("%s: %s; name a file", part->path,
                      S_ISDIR(info.st_mode) ? strerror(EISDIR)
                                            : "is no regular file: lines are "
                                              "read in any order");
         return CF_MALFORMED;
     }
-    if (part->fd < 0 || !cf_file_stamp_read(part->fd, stamp_p)) {
-        cf_log_error("%s: %s", part->path, strerror(errno));
+    if (part->fd < 0 || !stamp_read(part->fd, stamp_p)) {
+        cf_log_error("%s: %s; check the path and its permissions", part->path,
+                     strerror(errno));
         return CF_MALFORMED;
     }
     return CF_OK;

@@ -51,8 +51,9 @@ cf_status cf_name_list_append(cf_name_list *list, const char *name,
     if (names == NULL)
         return CF_NO_MEMORY;
     list->names = names;
-    if (json_object_set_new(list->index, name,
-                            json_integer((json_int_t)list->n)) != 0)
+    /* Any bytes are a name: an index may hold some that are no UTF-8. */
+    if (json_object_set_new_nocheck(list->index, name,
+                                    json_integer((json_int_t)list->n)) != 0)
         return CF_NO_MEMORY;
     names[list->n] = strdup(name);
     if (names[list->n] == NULL)

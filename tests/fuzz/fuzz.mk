@@ -12,8 +12,8 @@ ldflags = -fsanitize=fuzzer,$(sanitizers) -Wl,--wrap=malloc,--wrap=calloc \
 libs = -ljansson -lyaml -lm
 
 # Of the archive each target links what it needs.  src/run.c wants OpenMP and
-# OpenBLAS, and no target wants it.
-sources = $(filter-out src/main.c src/run.c, \
+# OpenBLAS, src/comm_mpi.c MPI, and no target wants them.
+sources = $(filter-out src/main.c src/run.c src/comm_mpi.c, \
 	$(patsubst $(TOP)/%,%,$(wildcard \
 	$(TOP)/chunker/*.c $(TOP)/pipeline/*.c $(TOP)/src/*.c)))
 shared = tests/fuzz/fuzz.c tests/fuzz/dataset_laws.c tests/fuzz/plan_input.c \

@@ -179,7 +179,7 @@ static cf_file_stamp small_index(cf_jsonl_index *index)
     index->lines = calloc(3, sizeof(*index->lines));
     index->lines[0] = (cf_index_line){0, 11, 4, 3, 2, 1};
     index->lines[1] = (cf_index_line){5, 22, 5, 1, 0, 0};
-    index->lines[2] = (cf_index_line){10, 33, 0, 0, 0, CF_INDEX_NO_SOURCE};
+    index->lines[2] = (cf_index_line){9, 33, 1, 0, 0, CF_INDEX_NO_SOURCE};
     ck_assert_int_eq(cf_name_list_append(&index->sources, "book", &number),
                      CF_OK);
     ck_assert_int_eq(cf_name_list_append(&index->sources, "web", &number),
@@ -277,12 +277,14 @@ END_TEST
 START_TEST(an_index_that_lies_is_none)
 {
     static const cf_index_line lies[] = {
-        {11, 0, 0, 0, 0, CF_INDEX_NO_SOURCE},
+        {11, 0, 1, 0, 0, CF_INDEX_NO_SOURCE},
         {UINT64_MAX, 0, 2, 0, 0, CF_INDEX_NO_SOURCE},
         {0, 0, 11, 0, 0, CF_INDEX_NO_SOURCE},
         {0, 0, 1, 1, 1, CF_INDEX_NO_SOURCE},
         {0, 0, 1, UINT32_MAX, 0, CF_INDEX_NO_SOURCE},
         {0, 0, 1, 1, 0, 2},
+        {0, 0, 5, 6, 0, 0},
+        {0, 0, 0, 0, 0, 0},
     };
     cf_jsonl_index index, again;
     const cf_file_stamp stamp = small_index(&index);
@@ -578,7 +580,7 @@ int main(void)
     tcase_add_test(file, an_index_is_read_back_as_it_was);
     tcase_add_test(file, an_index_of_other_content_is_none);
     tcase_add_test(file, a_damaged_index_is_none);
-    tcase_add_loop_test(file, an_index_that_lies_is_none, 0, 6);
+    tcase_add_loop_test(file, an_index_that_lies_is_none, 0, 8);
     tcase_add_test(file, where_the_folder_is_shut_the_index_goes_to_the_cache);
     tcase_add_test(file, where_both_are_shut_there_is_a_warning);
     tcase_add_test(dataset, an_indexed_file_opens_as_the_file_itself);
