@@ -2,21 +2,10 @@
 #include "src/machine.h"
 
 #include <inttypes.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-
-uint32_t cf_machine_cores(void)
-{
-    cpu_set_t set;
-    int n = 0;
-
-    if (sched_getaffinity(0, sizeof(set), &set) == 0)
-        n = CPU_COUNT(&set);
-    return n > 0 ? (uint32_t)n : 1;
-}
 
 /* The number in a one-line file; SIZE_MAX when there is none ("max"). */
 static size_t number_read(const char *path)

@@ -5,9 +5,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Processors that this process may run on; at least 1. */
-uint32_t cf_machine_cores(void);
-
 /* RAM, or the limit of the process's cgroup when that is less. */
 size_t cf_machine_memory_bytes(void);
 

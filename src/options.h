@@ -75,6 +75,7 @@ typedef struct cf_options {
     cf_backend backend;
     uint32_t threads;      /* 0 = as many as there are cores */
     uint64_t memory_bytes; /* 0 = what the machine or its cgroup has */
+    uint64_t stall_timeout_s;
 
     uint32_t global_batch;     /* 0 = no limit beside tokens_per_batch */
     uint64_t tokens_per_batch; /* 0 = by sequences */

@@ -1,28 +1,12 @@
 /* run.c - see run.h. */
 #include "src/run.h"
 
-#include <omp.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "src/log.h"
 #include "src/machine.h"
-
-static void threads_set(const cf_options *options)
-{
-    const uint32_t cores = cf_machine_cores();
-    uint32_t threads = options->threads;
-
-    /* OpenMP has read OMP_NUM_THREADS already; without it, it takes all. */
-    if (threads == 0)
-        threads = (uint32_t)omp_get_max_threads();
-    if (threads > cores)
-        cf_log_warn("%u threads are more than the %u processors there are: "
-                    "expect it to be slow, or lower --threads",
-                    (unsigned)threads, (unsigned)cores);
-    omp_set_dynamic(0);
-    omp_set_num_threads((int)threads);
-}
+#include "src/threads.h"
 
 static cf_status backend_open(const cf_options *options, cf_kernels *kernels)
 {
@@ -46,8 +30,9 @@ cf_status cf_run_open(const cf_options *options, cf_run *run)
 
     memset(run, 0, sizeof(*run));
     run->options = options;
-    threads_set(options);
-    status = backend_open(options, &run->kernels);
+    status = cf_threads_open(options, NULL);
+    if (status == CF_OK)
+        status = backend_open(options, &run->kernels);
     if (status != CF_OK)
         return status;
     status = cf_model_open(options->model, &run->kernels, &run->model);
