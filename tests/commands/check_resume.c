@@ -16,10 +16,24 @@
 
 #include "resumed.h"
 
-static const struct {
-    const char *fixture;
-    const char *compute;
-} settings[] = {{"qwen2-tied", "fp32"}, {"qwen2-tied", "fp64"}};
+/* Batches of sequences, of tokens, of two files, and with evaluations between:
+ * in each the last one of an epoch is short. */
+static const resumed_setting settings[] = {
+    {"qwen2-tied", "fp32", {"--global-batch", "2"}, false, false},
+    {"qwen2-tied", "fp64", {"--global-batch", "2"}, false, false},
+    {"qwen2-tied", "fp32", {"--tokens-per-batch", "110"}, false, false},
+    {"qwen2-tied", "fp32", {"--global-batch", "5"}, true, false},
+    {"qwen2-tied",
+     "fp32",
+     {"--global-batch", "2", "--eval-every", "3"},
+     false,
+     true},
+    {"qwen2-tied",
+     "fp32",
+     {"--tokens-per-batch", "60", "--global-batch", "4", "--eval-every=2"},
+     true,
+     true},
+};
 
 static unsigned random_k(uint64_t *state)
 {
@@ -40,7 +54,7 @@ static void expect_resumed(const resumed_work *work, uint64_t *random,
 {
     parity_command again = resumed_command(work, "run", random_k(random));
 
-    command_add(&again, "--resume", "--keep", "20", NULL);
+    command_add(&again, "--resume", "--keep", "50", NULL);
     command_expect(&again, work->folder, 0);
     if (strstr(again.err, message) == NULL)
         command_blame(&again, "it does not say: %s", message);
@@ -52,22 +66,23 @@ static void expect_resumed(const resumed_work *work, uint64_t *random,
 
 START_TEST(going_on_from_every_step_has_the_bits_of_not_stopping)
 {
-    resumed_work work =
-        resumed_open(settings[_i].fixture, settings[_i].compute);
+    resumed_work work = resumed_open_as(&settings[_i]);
     uint64_t random = random_seed("every step");
     parity_command first = resumed_command(&work, "run", 2);
 
-    command_add(&first, "--resume", "--save-every", "1", "--keep", "20", NULL);
+    command_add(&first, "--resume", "--save-every", "1", "--keep", "50", NULL);
     command_expect(&first, work.folder, 0);
     if (strstr(first.err, "from the start") == NULL)
         command_blame(&first, "it does not say that there is no state");
     expect_equal_run(&work, &first);
     command_close(&first);
 
-    for (unsigned step = RESUMED_STEPS - 1; step > 0; step--) {
+    for (unsigned step = work.n_steps - 1; step > 0; step--) {
         char *message = text_format("going on from the state of step %u", step);
 
         resumed_forget(&work, step);
+        if (random_below(&random, 2) == 0)
+            resumed_cut_metrics(&work, step);
         expect_resumed(&work, &random, message);
         free(message);
     }

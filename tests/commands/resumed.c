@@ -12,43 +12,99 @@
 static const char *const time_keys[] = {"step_s", "tokens_per_s", "peak_bytes",
                                         "recomputed_chunks"};
 
+/* A file of sequences that are none of the fixture's; its ids are small. */
+static void second_data_write(const resumed_work *work)
+{
+    char *path = text_format("%s/second.jsonl", work->folder);
+    FILE *file = fopen(path, "w");
+
+    ck_assert_ptr_nonnull(file);
+    for (unsigned i = 0; i < 5; i++) {
+        (void)fprintf(file, "{\"input_ids\":[%u", i);
+        for (unsigned t = 1; t < 4 + 9 * i; t++)
+            (void)fprintf(file, ",%u", (7 * i + 3 * t) % 50);
+        (void)fprintf(file, "]}\n");
+    }
+    ck_assert_int_eq(fclose(file), 0);
+    free(path);
+}
+
 parity_command resumed_command(const resumed_work *work, const char *name,
                                unsigned k)
 {
+    const resumed_setting *setting = &work->setting;
     parity_command command =
         command_open("train", work->fixture.model, work->fixture.data);
 
-    command_add(&command, "--compute", work->compute, "--epochs", "3",
-                "--global-batch", "2", "--seed", "1", "--warmup-steps", "3",
-                "--learning-rate", "1e-3", "--weight-decay", "0.01", "--output",
-                NULL);
+    command_add(&command, "--compute", setting->compute, "--epochs", "3",
+                "--seed", "1", "--warmup-steps", "3", "--learning-rate", "1e-3",
+                "--weight-decay", "0.01", "--output", NULL);
     command_addf(&command, "%s/%s", work->folder, name);
+    for (size_t i = 0; setting->words[i] != NULL; i++)
+        command_add(&command, setting->words[i], NULL);
+    if (setting->mixes) {
+        command_add(&command, "--data-weights", "2,1", "--data", NULL);
+        command_addf(&command, "%s/second.jsonl", work->folder);
+    }
+    if (setting->evaluates)
+        command_add(&command, "--eval-data", work->fixture.data, "--keep-best",
+                    NULL);
     command_add_chunking(&command, 16, k);
     return command;
 }
 
-resumed_work resumed_open(const char *fixture, const char *compute)
+/* Lines of steps in ref's metrics.jsonl; those without a target too. */
+static unsigned count_steps(const resumed_work *work, size_t *n_empty_p)
+{
+    char *path = text_format("%s/ref/metrics.jsonl", work->folder);
+    json_t *lines = json_read_lines(path);
+    unsigned n_steps = 0;
+    size_t n_empty = 0;
+
+    for (size_t i = 0; i < json_array_size(lines); i++) {
+        const json_t *line = json_array_get(lines, i);
+
+        n_steps += json_object_get(line, "eval") == NULL;
+        n_empty += json_is_null(json_object_get(line, "loss"));
+    }
+    json_decref(lines);
+    free(path);
+    *n_empty_p = n_empty;
+    return n_steps;
+}
+
+static resumed_work work_open(const resumed_setting *setting, size_t *n_empty_p)
 {
     resumed_work work = {
-        .fixture = fixture_open(fixture),
-        .compute = compute,
+        .setting = *setting,
+        .fixture = fixture_open(setting->fixture),
         .folder = folder_open(),
     };
     parity_command ref = resumed_command(&work, "ref", 1);
-    char *path = text_format("%s/ref/metrics.jsonl", work.folder);
-    json_t *lines;
-    size_t n_empty = 0;
 
+    second_data_write(&work);
     command_expect(&ref, work.folder, 0);
     command_close(&ref);
-    lines = json_read_lines(path);
-    ck_assert_uint_eq(json_array_size(lines), RESUMED_STEPS);
-    for (size_t i = 0; i < RESUMED_STEPS; i++)
-        n_empty +=
-            json_is_null(json_object_get(json_array_get(lines, i), "loss"));
-    ck_assert_uint_gt(n_empty, 0); /* steps without a target are among them */
-    json_decref(lines);
-    free(path);
+    work.n_steps = count_steps(&work, n_empty_p);
+    return work;
+}
+
+resumed_work resumed_open_as(const resumed_setting *setting)
+{
+    size_t n_empty;
+
+    return work_open(setting, &n_empty);
+}
+
+resumed_work resumed_open(const char *fixture, const char *compute)
+{
+    const resumed_setting setting = {
+        fixture, compute, {"--global-batch", "2"}, false, false};
+    size_t n_empty;
+    resumed_work work = work_open(&setting, &n_empty);
+
+    ck_assert_uint_eq(work.n_steps, RESUMED_STEPS);
+    ck_assert_uint_gt(n_empty, 0);
     return work;
 }
 
@@ -99,16 +155,20 @@ static void expect_same_lines(const resumed_work *work,
 
 void expect_equal_run(const resumed_work *work, const parity_command *command)
 {
-    static const char *const files[] = {
-        "model/model.safetensors",
-        "ledger.json",
-        "checkpoints/step-12/weights.safetensors",
-        "checkpoints/step-12/moments.safetensors",
-        "checkpoints/step-12/state.json",
-    };
+    static const char *const states[] = {"weights.safetensors",
+                                         "moments.safetensors", "state.json"};
 
-    for (size_t i = 0; i < LENGTH(files); i++)
-        expect_same_file(work, command, files[i]);
+    expect_same_file(work, command, "model/model.safetensors");
+    expect_same_file(work, command, "ledger.json");
+    if (work->setting.evaluates)
+        expect_same_file(work, command, "best/model.safetensors");
+    for (size_t i = 0; i < LENGTH(states); i++) {
+        char *name =
+            text_format("checkpoints/step-%u/%s", work->n_steps, states[i]);
+
+        expect_same_file(work, command, name);
+        free(name);
+    }
     expect_same_lines(work, command);
 }
 
@@ -157,12 +217,29 @@ static unsigned states_scan(const resumed_work *work, unsigned last)
 
 unsigned resumed_newest(const resumed_work *work)
 {
-    return states_scan(work, RESUMED_STEPS);
+    return states_scan(work, work->n_steps);
 }
 
 void resumed_forget(const resumed_work *work, unsigned step)
 {
     (void)states_scan(work, step);
+}
+
+void resumed_cut_metrics(const resumed_work *work, unsigned step)
+{
+    char *path = text_format("%s/run/metrics.jsonl", work->folder);
+    char *wanted = text_format("{\"step\": %u, \"loss\"", step);
+    char *text = file_read(path, NULL);
+    char *line = strstr(text, wanted);
+    size_t n;
+
+    ck_assert_ptr_nonnull(line);
+    n = (size_t)(strchr(line, '\n') + 1 - text);
+    memmove(text + n, line, 9); /* only a beginning */
+    file_write(path, text, n + 9);
+    free(text);
+    free(wanted);
+    free(path);
 }
 
 void resumed_clear(const resumed_work *work)
