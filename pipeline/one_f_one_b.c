@@ -1,9 +1,9 @@
 /* one_f_one_b.c - many groups on one of p stages: aligned state-aware 1F1B
  * (Yuan et al. 2025, the extension of 1F1B, made precise).
  *
- * Forwards run in plan order.  Backwards run groups in plan order and chunks of
- * a group descending, on every stage and for every K: gradients are then summed
- * in one order.  What is left to choose is how many forwards a stage has run
+ * Groups run in plan order, or the long ones first (cf_group_next).  Forwards of
+ * a group ascend and its backwards descend, on every stage and for every K:
+ * gradients are then summed in one order.  What is left to choose is how many forwards a stage has run
  * before its j-th backward.  With n_0 = 0 and need(j) = the place, in the
  * stream of forwards, behind the last one that backward j waits for,
  *
@@ -35,7 +35,7 @@
  * then, where recomputes travel, those descending. */
 typedef struct forward_stream {
     const cf_chunk_plan *plan;
-    uint32_t kept; /* of each group */
+    const cf_schedule_params *params;
     bool has_recomputes;
     cf_group group;    /* the one whose forwards run now */
     uint32_t in_group; /* how many of them ran */
@@ -54,7 +54,7 @@ static bool next_forward(forward_stream *stream, cf_op *op_p)
     cf_group *group = &stream->group;
 
     if (stream->in_group == n_in_stream(stream, group)) {
-        *group = cf_group_at(stream->plan, cf_group_end(group), stream->kept);
+        *group = cf_group_next(stream->plan, stream->params, group);
         stream->in_group = 0;
         if (group->n_chunks == 0)
             return false;
@@ -84,13 +84,13 @@ static uint32_t n_needed(const forward_stream *stream, const cf_group *group,
 void cf_one_f_one_b(const cf_chunk_plan *plan, const cf_schedule_params *params,
                     uint32_t stage, cf_op *ops)
 {
-    const uint32_t kept = cf_kept_of_group(params);
     const uint32_t n_ahead = params->n_stages - 1 - stage;
     const uint32_t n_admitted = params->n_stages > 1 ? 1 : 0;
-    const bool takes_slot = params->kind == CF_SCHEDULE_STATE_AWARE;
-    cf_group group = cf_group_at(plan, 0, kept);
+    const bool takes_slot =
+        !cf_recompute_travels(params) && !cf_recompute_waits(params);
+    cf_group group = cf_group_first(plan, params);
     forward_stream stream = {.plan = plan,
-                             .kept = kept,
+                             .params = params,
                              .has_recomputes = cf_recompute_travels(params),
                              .group = group};
     uint64_t n_before = 0; /* of the stream, in earlier groups */
@@ -113,6 +113,6 @@ void cf_one_f_one_b(const cf_chunk_plan *plan, const cf_schedule_params *params,
             *ops++ = (cf_op){CF_OP_BACKWARD, chunk};
         }
         n_before += n_in_stream(&stream, &group);
-        group = cf_group_at(plan, cf_group_end(&group), kept);
+        group = cf_group_next(plan, params, &group);
     }
 }

@@ -35,6 +35,14 @@ cf_op cf_group_forward(const cf_group *group, uint32_t chunk);
 
 /* schedule_kind.c: in what the kinds differ. */
 
+/* The group that runs first, and the one that runs behind a group: plan order,
+ * or the groups of several chunks before those of one.  n_chunks is 0 where there
+ * is none.  A walk over all groups is linear in the chunks. */
+cf_group cf_group_first(const cf_chunk_plan *plan,
+                        const cf_schedule_params *params);
+cf_group cf_group_next(const cf_chunk_plan *plan,
+                       const cf_schedule_params *params, const cf_group *group);
+
 /* How many chunks of a group keep the activations of their forward: K, and
  * under 1F1B one or none. */
 uint32_t cf_kept_of_group(const cf_schedule_params *params);

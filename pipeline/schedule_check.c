@@ -5,8 +5,8 @@
  * (1) Complete: each chunk has one forward, F or K, after an F one recompute,
  *     and one backward behind the forward that kept.  Nothing happens twice.
  * (2) Forwards of a group ascend.
- * (3) Backwards run in the canonical order: groups in plan order, chunks of a
- *     group descending.  Gradients are then summed in the same order, and have
+ * (3) Backwards run in the canonical order: groups in the order of the kind,
+ *     which is plan order but for long-first, chunks of a group descending.  Gradients are then summed in the same order, and have
  *     the same bits, for every K and every number of stages.
  * (4) A forward, recompute or backward finds the KV state of all earlier chunks
  *     of its group: forward done, backward not yet, when pages may be freed.
@@ -42,6 +42,7 @@ enum {
 /* One stage's list on its way through the rules. */
 struct walk {
     const cf_chunk_plan *plan;
+    const cf_schedule_params *params;
     uint8_t *done; /* [n_chunks] of the flags above */
     bool has_previous;
     bool has_next;
@@ -52,7 +53,7 @@ struct walk {
     size_t n_backwards;
     size_t n_messages;
     uint32_t next_backward; /* the canonical one, while there is one */
-    uint32_t group_end;     /* of next_backward's group */
+    cf_group group;         /* of next_backward */
 };
 
 /* A stage in the dry run: where it stands, and the message that waits for it at
@@ -143,13 +144,13 @@ static const char *walk_recompute(struct walk *walk, cf_op op)
     return retain(walk, op.chunk);
 }
 
-/* Make the last chunk of the group that starts at first the next backward. */
-static void expect_group(struct walk *walk, uint32_t first)
+/* Make the last chunk of the group, if there is one, the next backward. */
+static void expect_group(struct walk *walk, cf_group group)
 {
-    cf_group group = cf_group_at(walk->plan, first, UINT32_MAX);
-
-    walk->group_end = cf_group_end(&group);
-    walk->next_backward = walk->group_end - 1;
+    if (group.n_chunks == 0)
+        return;
+    walk->group = group;
+    walk->next_backward = cf_group_end(&group) - 1;
 }
 
 static const char *walk_backward(struct walk *walk, cf_op op)
@@ -159,7 +160,7 @@ static const char *walk_backward(struct walk *walk, cf_op op)
     if (*done & BACKWARDED)
         return "the chunk had its backward already";
     if (op.chunk != walk->next_backward)
-        return "backwards run groups in plan order, chunks descending";
+        return "backwards run groups in order, chunks descending";
     if (!(*done & RETAINED))
         return "a backward needs the activations of its chunk";
     if (!has_prefix(walk, op.chunk))
@@ -173,8 +174,9 @@ static const char *walk_backward(struct walk *walk, cf_op op)
     walk->n_backwards++;
     if (walk->plan->chunks[op.chunk].in_group > 0)
         walk->next_backward--;
-    else if (walk->group_end < walk->plan->n_chunks)
-        expect_group(walk, walk->group_end);
+    else
+        expect_group(walk,
+                     cf_group_next(walk->plan, walk->params, &walk->group));
     return NULL;
 }
 
@@ -248,6 +250,7 @@ static cf_status check_stage(const cf_chunk_plan *plan,
     const size_t n_ops = schedule->first_op[where_p->stage + 1] - first;
     struct walk walk = {
         .plan = plan,
+        .params = &schedule->params,
         .done = done,
         .has_previous = where_p->stage > 0,
         .has_next = where_p->stage + 1 < schedule->params.n_stages,
@@ -255,8 +258,7 @@ static cf_status check_stage(const cf_chunk_plan *plan,
         .retained_max = cf_retained_max(&schedule->params, where_p->stage),
     };
 
-    if (plan->n_chunks > 0)
-        expect_group(&walk, 0);
+    expect_group(&walk, cf_group_first(plan, &schedule->params));
     memset(done, 0, plan->n_chunks);
     for (size_t i = 0; i < n_ops; i++) {
         where_p->op = i;

@@ -5,6 +5,7 @@
  *
  *     kind             kept of a group   a recompute
  *     state-aware      the last K        is local, before its gradient arrives
+ *     ... -long-first  the last K        the same; long groups run first
  *     paper            the last K        is sent through the stages again
  *     1f1b             all               does not happen
  *     1f1b-recompute   none              is local, behind its gradient
@@ -21,6 +22,46 @@ uint32_t cf_kept_of_group(const cf_schedule_params *params)
     default:
         return params->retained_chunks_max;
     }
+}
+
+/* The first group from this chunk on that has several chunks, or one. */
+static cf_group find_group(const cf_chunk_plan *plan,
+                           const cf_schedule_params *params, uint32_t chunk,
+                           bool is_long)
+{
+    const uint32_t kept = cf_kept_of_group(params);
+    cf_group group = cf_group_at(plan, chunk, kept);
+
+    while (group.n_chunks > 0 && (group.n_chunks > 1) != is_long)
+        group = cf_group_at(plan, cf_group_end(&group), kept);
+    return group;
+}
+
+cf_group cf_group_first(const cf_chunk_plan *plan,
+                        const cf_schedule_params *params)
+{
+    cf_group first = {0};
+
+    if (params->kind == CF_SCHEDULE_LONG_FIRST)
+        first = find_group(plan, params, 0, true);
+    if (first.n_chunks == 0)
+        first = cf_group_at(plan, 0, cf_kept_of_group(params));
+    return first;
+}
+
+cf_group cf_group_next(const cf_chunk_plan *plan,
+                       const cf_schedule_params *params, const cf_group *group)
+{
+    const uint32_t end = cf_group_end(group);
+    const bool is_long = group->n_chunks > 1;
+    cf_group next;
+
+    if (params->kind != CF_SCHEDULE_LONG_FIRST)
+        return cf_group_at(plan, end, cf_kept_of_group(params));
+    next = find_group(plan, params, end, is_long);
+    if (next.n_chunks == 0 && is_long)
+        next = find_group(plan, params, 0, false);
+    return next;
 }
 
 uint64_t cf_retained_max(const cf_schedule_params *params, uint32_t stage)
@@ -49,6 +90,8 @@ const char *cf_schedule_kind_str(cf_schedule_kind kind)
         return "state-aware";
     case CF_SCHEDULE_PAPER:
         return "paper";
+    case CF_SCHEDULE_LONG_FIRST:
+        return "state-aware-long-first";
     case CF_SCHEDULE_1F1B:
         return "1f1b";
     case CF_SCHEDULE_1F1B_RECOMPUTE:

@@ -40,25 +40,24 @@ void cf_help_print(FILE *file)
 }
 
 /* The help of an option, with its choices. */
-static size_t format_help(const cf_option *option, char *buf, size_t size)
+static void format_help(const cf_option *option, char *buf, size_t size)
 {
     const char *separator = ": ";
     size_t n = (size_t)snprintf(buf, size, "%s", option->help);
 
     if (option->choices == NULL)
-        return n;
+        return;
     for (const cf_choice *c = option->choices; c->name != NULL; c++) {
         if (c->later || n >= size)
             continue;
         n += (size_t)snprintf(buf + n, size - n, "%s%s", separator, c->name);
         separator = ", ";
     }
-    return n;
 }
 
 /* What stands behind it in brackets. */
-static size_t format_default(const cf_option *option, unsigned bit, char *buf,
-                             size_t size)
+static void format_default(const cf_option *option, unsigned bit, char *buf,
+                           size_t size)
 {
     const char *text = option->initial;
 
@@ -66,27 +65,47 @@ static size_t format_default(const cf_option *option, unsigned bit, char *buf,
         text = "required";
     else if (text == NULL)
         text = option->fallback;
-    if (text == NULL) {
+    if (text == NULL)
         buf[0] = '\0';
-        return 0;
+    else
+        (void)snprintf(buf, size, " [%s]", text);
+}
+
+/* A piece of text behind `column` characters, on a line of its own when it does
+ * not fit; returns the new column. */
+static size_t print_piece(FILE *file, const char *piece, size_t n,
+                          size_t column)
+{
+    if (column + n > HELP_WIDTH) {
+        (void)fprintf(file, "\n%*s", HELP_COLUMN, "");
+        column = HELP_COLUMN;
+        piece++; /* its blank */
+        n--;
     }
-    return (size_t)snprintf(buf, size, " [%s]", text);
+    (void)fprintf(file, "%.*s", (int)n, piece);
+    return column + n;
 }
 
 static void print_option(FILE *file, const cf_option *option, unsigned bit)
 {
     char help[256], initial[64];
-    size_t n = format_help(option, help, sizeof(help)) +
-               format_default(option, bit, initial, sizeof(initial));
+    size_t column = HELP_COLUMN;
     int width = fprintf(file, "  --%s%s%s", option->name,
                         option->metavar != NULL ? " " : "",
                         option->metavar != NULL ? option->metavar : "");
 
-    (void)fprintf(file, "%*s%s", width < HELP_COLUMN ? HELP_COLUMN - width : 1,
-                  "", help);
-    if (HELP_COLUMN + n > HELP_WIDTH) /* a line of its own */
-        (void)fprintf(file, "\n%*s", HELP_COLUMN - 1, "");
-    (void)fprintf(file, "%s\n", initial);
+    (void)fprintf(file, "%*s", width < HELP_COLUMN ? HELP_COLUMN - width : 1,
+                  "");
+    format_help(option, help, sizeof(help));
+    format_default(option, bit, initial, sizeof(initial));
+    for (const char *word = help; *word != '\0';) {
+        size_t n = 1 + strcspn(word + 1, " "); /* with the blank before it */
+
+        column = print_piece(file, word, n, column);
+        word += n;
+    }
+    (void)print_piece(file, initial, strlen(initial), column);
+    (void)fputc('\n', file);
 }
 
 void cf_help_print_command(FILE *file, cf_command command)

@@ -56,6 +56,7 @@ static const cf_choice schedules[] = {
     {"paper", CF_SCHEDULE_PAPER, false},
     {"1f1b", CF_SCHEDULE_1F1B, false},
     {"1f1b-recompute", CF_SCHEDULE_1F1B_RECOMPUTE, false},
+    {"state-aware-long-first", CF_SCHEDULE_LONG_FIRST, false},
     {NULL, 0, false},
 };
 
@@ -109,10 +110,13 @@ const cf_option cf_option_table[] = {
     {.name = "retain-chunks", .metavar = "K", .commands = STEP | SIMULATE,
      WHOLE(32, retained_chunks_max, COUNT, 1, COUNT_MAX), .initial = "1",
      .help = "chunks of a group whose activations are kept"},
-    {.name = "pipeline-stages", .metavar = "P", .commands = SIMULATE,
+    {.name = "pipeline-stages", .metavar = "P", .commands = TRAIN | SIMULATE,
      WHOLE(32, pipeline_stages, COUNT, 1, COUNT_MAX), .initial = "1",
      .help = "that the layers are spread over"},
-    {.name = "schedule", .metavar = "NAME", .commands = SIMULATE,
+    {.name = "layers-per-stage", .metavar = "LIST", .commands = TRAIN,
+     FIELD(TEXT, layers_per_stage), .fallback = "by cost",
+     .help = "layers of each stage, as in 9,9,8,4"},
+    {.name = "schedule", .metavar = "NAME", .commands = TRAIN | SIMULATE,
      FIELD(CHOICE, schedule), .choices = schedules, .initial = "state-aware",
      .help = "order"},
     {.name = "recompute", .metavar = "POLICY", .commands = STEP,
@@ -249,10 +253,10 @@ _Static_assert(sizeof(cf_option_table) / sizeof(cf_option_table[0]) <=
                "a draft has room for every option");
 
 static const cf_later_option later_options[] = {
-    {"pipeline-stages", STEP, "1"}, {"schedule", STEP, "state-aware"},
-    {"tensor-parallel", STEP, "1"}, {"lora-rank", STEP, "0"},
-    {"lora-alpha", STEP, NULL},     {"lora-targets", STEP, NULL},
-    {"merge", TRAIN, NULL},         {"trace", TRAIN, NULL},
+    {"pipeline-stages", VERIFY, "1"}, {"schedule", VERIFY, "state-aware"},
+    {"tensor-parallel", STEP, "1"},   {"lora-rank", STEP, "0"},
+    {"lora-alpha", STEP, NULL},       {"lora-targets", STEP, NULL},
+    {"merge", TRAIN, NULL},           {"trace", TRAIN, NULL},
 };
 
 typedef struct command_row {

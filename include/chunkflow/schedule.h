@@ -8,7 +8,7 @@
  * every later chunk of its group has added its share.
  *
  * With several stages, backwards run in the same order everywhere: groups in
- * plan order, chunks of a group descending.  Forwards run ahead of them as in
+ * plan order (CF_SCHEDULE_LONG_FIRST has another), chunks of a group descending.  Forwards run ahead of them as in
  * 1F1B.  A single stage has no bubble to fill and runs one group at a time.
  *
  * A recompute is local to its stage: the stage retains the input of a dropped
@@ -49,6 +49,10 @@ typedef enum cf_schedule_kind {
     CF_SCHEDULE_STATE_AWARE, /* a recompute is local to its stage */
     CF_SCHEDULE_PAPER,       /* a recompute travels through the pipeline as a
                                 forward does: its input is sent once more */
+    /* State-aware, but groups of several chunks run before those of one.  Often
+     * faster, because the pipeline empties on short chunks; gradients are summed
+     * in another order than under the other kinds. */
+    CF_SCHEDULE_LONG_FIRST,
     /* One whole sequence a micro-batch, the usual baseline: every group is one
      * chunk (cf_chunk_plan_build_whole), and K does not matter. */
     CF_SCHEDULE_1F1B,

@@ -153,20 +153,24 @@ static const char *judge_chunk(const struct oracle *o, uint32_t s, size_t c)
 static const char *judge_groups(const struct oracle *o, uint32_t s)
 {
     const cf_chunk *chunks = o->plan->chunks;
+    const bool long_first = o->schedule->params.kind == CF_SCHEDULE_LONG_FIRST;
+    size_t before = NOWHERE; /* the first chunk of the group before: it runs
+                                last of its group */
 
-    /* A group is adjacent, so its first chunk runs last and the last chunk of
-     * the following group runs next. */
-    for (size_t c = 0; c < o->n_chunks; c++) {
-        size_t end = c + 1;
+    for (int pass = long_first ? 0 : 1; pass < 2; pass++) {
+        size_t end;
 
-        if (chunks[c].in_group != 0)
-            continue;
-        while (end < o->n_chunks && chunks[end].group <= chunks[c].group + 1)
-            end++;
-        if (end > c + 1 && chunks[end - 1].group != chunks[c].group &&
-            *place(o, s, CF_OP_BACKWARD, end - 1) <
-                *place(o, s, CF_OP_BACKWARD, c))
-            return "groups in plan order";
+        for (size_t c = 0; c < o->n_chunks; c = end) {
+            for (end = c + 1;
+                 end < o->n_chunks && chunks[end].group == chunks[c].group;)
+                end++;
+            if (long_first && (end > c + 1) != (pass == 0))
+                continue;
+            if (before != NOWHERE && *place(o, s, CF_OP_BACKWARD, end - 1) <
+                                         *place(o, s, CF_OP_BACKWARD, before))
+                return "groups in order";
+            before = c;
+        }
     }
     return NULL;
 }

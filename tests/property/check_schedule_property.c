@@ -63,8 +63,7 @@ static void assert_legal(const cf_chunk_plan *plan, const cf_schedule *schedule)
 /* Whether the kind can run these groups. */
 static bool fits(const cf_chunk_plan *plan, int kind)
 {
-    return kind == CF_SCHEDULE_STATE_AWARE || kind == CF_SCHEDULE_PAPER ||
-           plan->n_groups == plan->n_chunks;
+    return kind < CF_SCHEDULE_1F1B || plan->n_groups == plan->n_chunks;
 }
 
 static void check_small(const cf_chunk_plan *plan, cf_schedule_params params,
@@ -106,7 +105,7 @@ START_TEST(every_small_schedule_is_legal)
         plan_close(&plan);
     } while (next_groups(groups, &n_groups));
     ck_assert_uint_eq(n_schedules,
-                      (2 * (1 + 4 + 16 + 64 + 256 + 1024) + 2 * 6) * 4 * 5);
+                      (3 * (1 + 4 + 16 + 64 + 256 + 1024) + 2 * 6) * 4 * 5);
 }
 END_TEST
 

@@ -215,6 +215,10 @@ static const struct lowered {
      {"K0 >0 F1 >1 K2 >2 }0 B0 R1 >1 }2 B2 }1 B1",
       "<0 K0 >0 <1 F1 >1 }0 B0 {0 <2 K2 >2 <1 R1 >1 }2 B2 {2 }1 B1 {1",
       "<0 K0 B0 {0 <1 F1 <2 K2 B2 {2 <1 R1 B1 {1"}},
+    {{2, 1, CF_SCHEDULE_LONG_FIRST},
+     {1, 2, 1},
+     {"F1 >1 K2 >2 K0 >0 }2 B2 R1 }1 B1 K3 >3 }0 B0 }3 B3",
+      "<1 F1 <2 K2 B2 {2 R1 B1 {1 <0 K0 B0 {0 <3 K3 B3 {3"}},
     {{1, 1, CF_SCHEDULE_PAPER}, {3}, {"F0 F1 K2 B2 R1 B1 R0 B0"}},
     {{2, 7, CF_SCHEDULE_1F1B},
      {1, 1, 1},
@@ -459,9 +463,9 @@ static const struct verdict {
     {"forwards descend", {2}, 2, {"K1 K0 B1 B0"},
      CF_MALFORMED, 0, 0, "a forward needs the KV state"},
     {"backwards ascend", {2}, 2, {"K0 K1 B0 B1"},
-     CF_MALFORMED, 0, 2, "plan order"},
+     CF_MALFORMED, 0, 2, "in order"},
     {"later group first", {1, 1}, 2, {"K0 K1 B1 B0"},
-     CF_MALFORMED, 0, 2, "plan order"},
+     CF_MALFORMED, 0, 2, "in order"},
     {"one too many kept", {3}, 2, {"K0 K1 K2 B2 B1 B0"},
      CF_MALFORMED, 0, 2, "more chunks are retained"},
     {"one too many recomputed", {3}, 2, {"F0 K1 K2 R0 B2 B1 B0"},
@@ -628,6 +632,8 @@ START_TEST(kinds_have_names)
     ck_assert_str_eq(cf_schedule_kind_str(CF_SCHEDULE_STATE_AWARE),
                      "state-aware");
     ck_assert_str_eq(cf_schedule_kind_str(CF_SCHEDULE_PAPER), "paper");
+    ck_assert_str_eq(cf_schedule_kind_str(CF_SCHEDULE_LONG_FIRST),
+                     "state-aware-long-first");
     ck_assert_str_eq(cf_schedule_kind_str(CF_SCHEDULE_1F1B), "1f1b");
     ck_assert_str_eq(cf_schedule_kind_str(CF_SCHEDULE_1F1B_RECOMPUTE),
                      "1f1b-recompute");

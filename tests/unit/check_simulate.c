@@ -98,6 +98,20 @@ static const struct toy {
      {4, 1, CF_SCHEDULE_STATE_AWARE},
      48,
      {6, 4, 4, 2}},
+    {"ChunkSize 2, K = 2, long first",
+     4,
+     {4, 2, 1, 1},
+     2,
+     {4, 2, CF_SCHEDULE_LONG_FIRST},
+     42,
+     {8, 8, 6, 4}},
+    {"ChunkSize 2, K = 1, long first",
+     4,
+     {4, 2, 1, 1},
+     2,
+     {4, 1, CF_SCHEDULE_LONG_FIRST},
+     44,
+     {6, 6, 4, 2}},
     {"ChunkSize 2, K = 1, recomputes travel",
      4,
      {4, 2, 1, 1},
@@ -382,8 +396,7 @@ static bool next_multiset(uint32_t *groups, size_t *n_groups)
 
 static bool fits(const cf_chunk_plan *plan, int kind)
 {
-    return kind == CF_SCHEDULE_STATE_AWARE || kind == CF_SCHEDULE_PAPER ||
-           plan->n_groups == plan->n_chunks;
+    return kind < CF_SCHEDULE_1F1B || plan->n_groups == plan->n_chunks;
 }
 
 START_TEST(every_small_mix_runs_within_its_bounds)
@@ -698,7 +711,7 @@ START_TEST(a_hundred_thousand_sequences_are_simulated)
         groups[g] =
             test_random(&random, 10) > 0 ? 1 : 2 + test_random(&random, 8);
     plan = plan_open(groups, n_groups, 8);
-    for (int kind = 0; kind <= CF_SCHEDULE_PAPER; kind++) {
+    for (int kind = 0; kind < CF_SCHEDULE_1F1B; kind++) {
         cf_schedule schedule = schedule_open_built(
             &plan, (cf_schedule_params){8, 2, (cf_schedule_kind)kind});
         cf_simulation simulation = simulation_open(&schedule);
