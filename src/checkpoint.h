@@ -12,6 +12,9 @@
  *     the next step runs forward and backward; only the optimizer waits.  All
  *     it needs is allocated at open.
  * (4) An older state is removed only after a newer one is complete.
+ * (5) All ranks write one state together, each what it owns, through a file
+ *     system that they share; any other number of ranks reads it.  What is saved
+ *     is the same on all of them.
  */
 #ifndef CF_CHECKPOINT_H
 #define CF_CHECKPOINT_H
@@ -19,15 +22,17 @@
 #include <chunkflow/base.h>
 
 #include "src/checkpoint_state.h"
+#include "src/comm.h"
 #include "src/model.h"
 
-/* ---- writing ---- */
+/* ---- writing: all ranks call these in the same order ---- */
 
 typedef struct cf_checkpoint cf_checkpoint;
 
 typedef struct cf_checkpoint_params {
     const char *output;
-    const cf_model *model; /* borrowed until close */
+    cf_comm *lane;         /* borrowed until close; nobody else uses it */
+    const cf_model *model; /* likewise */
     uint32_t keep;         /* complete states, at least 1 */
     /* What every state of the run says; its step is the one resumed from, 0
      * when there is none. */
@@ -35,7 +40,7 @@ typedef struct cf_checkpoint_params {
 } cf_checkpoint_params;
 
 /* Removes what an interrupted save left behind.  Errors, logged:
- * CF_NO_MEMORY. */
+ * CF_NO_MEMORY, CF_COMM. */
 CF_MUST_USE cf_status cf_checkpoint_open(const cf_checkpoint_params *params,
                                          cf_checkpoint **checkpoint_p);
 
@@ -68,16 +73,17 @@ enum {
     CF_CHECKPOINT_NEWEST = 0
 };
 
-/* The complete state of a step, or the newest, of a run folder.  Newer ones that
- * are damaged are skipped with a warning; *path_p is its folder, free() it, or
- * NULL when there is none.  Errors, logged: CF_NO_MEMORY, CF_IO; of a given
- * step also CF_MALFORMED: damaged. */
+/* The complete state of a step, or the newest, of a run folder; for one rank to
+ * look.  Newer ones that are damaged are skipped with a warning; *path_p is its
+ * folder, free() it, or NULL when there is none.  Errors, logged: CF_NO_MEMORY,
+ * CF_IO; of a given step also CF_MALFORMED: damaged. */
 CF_MUST_USE cf_status cf_checkpoint_find(const char *output, uint64_t step,
                                          char **path_p,
                                          cf_checkpoint_state *state_p);
 
-/* Read the masters and, where the model has them, the moments of a state that
- * was found, and pack the weights.  Errors, logged: CF_MALFORMED. */
+/* Read what the model holds of the masters and, where it has them, of the
+ * moments of a state that was found, and pack the weights.  Errors, logged:
+ * CF_MALFORMED. */
 CF_MUST_USE cf_status cf_checkpoint_load(const char *path, cf_model *model);
 
 #endif

@@ -6,18 +6,14 @@
  */
 #include "src/checkpoint.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "src/checkpoint_folder.h"
+#include "src/checkpoint_tensors.h"
 #include "src/files.h"
-#include "src/hash.h"
 #include "src/log.h"
 
 enum {
@@ -28,24 +24,12 @@ enum {
 
 /* A reason, static text, when the file is not as state.json says. */
 static const char *file_check(const char *folder, const char *name,
-                              const cf_checkpoint_file *file)
+                              const cf_checkpoint_file *said)
 {
     char *path = cf_path_join(folder, "/", name);
-    const char *why = NULL;
-    struct stat info;
-    cf_hash hash;
+    const char *why = path != NULL ? cf_checkpoint_tensors_check(path, said)
+                                   : "out of memory";
 
-    cf_hash_begin(&hash);
-    if (path == NULL)
-        why = "out of memory";
-    else if (stat(path, &info) != 0 || !S_ISREG(info.st_mode))
-        why = "a file of it is missing";
-    else if ((uint64_t)info.st_size != file->bytes)
-        why = "a file of it does not have its size";
-    else if (cf_hash_append_file(&hash, path) != 0)
-        why = "a file of it cannot be read";
-    else if (cf_hash_end(&hash) != file->hash)
-        why = "a file of it does not have its checksum";
     free(path);
     return why;
 }
@@ -147,11 +131,31 @@ cf_status cf_checkpoint_find(const char *output, uint64_t step, char **path_p,
 
 /* ---- tensors ---- */
 
+/* Elements of a tensor, into an array of them. */
+typedef struct place {
+    cf_extent extent;
+    void *data; /* NULL: none */
+} place;
+
+static place place_of(const cf_model *model, const cf_param *p, void *array)
+{
+    place part = {.extent = {.n = p->n}};
+
+    if (array == model->masters) {
+        part.data = cf_model_at(model, array, p);
+        return part;
+    }
+    part.extent = cf_model_shard_of(model, p);
+    if (part.extent.n > 0)
+        part.data = cf_model_moment_at(model, array, p);
+    return part;
+}
+
 /* A tensor that is not as this model has it: the checksums were right, so the
  * model folder is another. */
 static cf_status param_read(const cf_model *model, const cf_param *p,
                             const cf_tensors *tensors, const char *path,
-                            const char *prefix, void *array)
+                            const char *prefix, place part)
 {
     const size_t acc_bytes = model->kernels->acc_bytes;
     const cf_dtype dtype =
@@ -173,8 +177,8 @@ static cf_status param_read(const cf_model *model, const cf_param *p,
                      path, name);
         status = CF_MALFORMED;
     } else {
-        cf_tensor_read(tensor, 0, p->n, model->kernels->compute,
-                       cf_model_at(model, array, p));
+        cf_tensor_read(tensor, part.extent.first, part.extent.n,
+                       model->kernels->compute, part.data);
         cf_tensor_release(tensor);
         status = CF_OK;
     }
@@ -187,10 +191,13 @@ static cf_status array_read(const cf_model *model, const cf_tensors *tensors,
 {
     cf_status status = CF_OK;
 
-    for (size_t i = 0; i < model->n_params && status == CF_OK; i++)
-        if (cf_model_at(model, array, &model->params[i]) != NULL)
-            status = param_read(model, &model->params[i], tensors, path, prefix,
-                                array);
+    for (size_t i = 0; i < model->n_params && status == CF_OK; i++) {
+        const cf_param *p = &model->params[i];
+        const place part = place_of(model, p, array);
+
+        if (part.data != NULL)
+            status = param_read(model, p, tensors, path, prefix, part);
+    }
     return status;
 }
 

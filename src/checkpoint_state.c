@@ -18,15 +18,6 @@ enum {
     HASH_DIGITS = 16
 };
 
-static uint64_t hash_of(const char *text, size_t n)
-{
-    cf_hash hash;
-
-    cf_hash_begin(&hash);
-    cf_hash_append(&hash, text, n);
-    return cf_hash_end(&hash);
-}
-
 /* ---- out ---- */
 
 typedef struct writer {
@@ -94,8 +85,9 @@ static void put_file(writer *w, const char *name,
                      const cf_checkpoint_file *file, const char *end)
 {
     put(w,
-        "    \"%s\": {\"bytes\": %" PRIu64 ", \"hash\": \"%016" PRIx64 "\"}%s",
-        name, file->bytes, file->hash, end);
+        "    \"%s\": {\"bytes\": %" PRIu64 ", \"header\": \"%016" PRIx64
+        "\", \"tensors\": \"%016" PRIx64 "\"}%s",
+        name, file->bytes, file->header_hash, file->tensors_hash, end);
 }
 
 size_t cf_checkpoint_state_format(const cf_checkpoint_state *state, char *buf,
@@ -117,7 +109,7 @@ size_t cf_checkpoint_state_format(const cf_checkpoint_state *state, char *buf,
     put_file(&w, "moments.safetensors", &state->moments, "\n  },\n  ");
     if (w.n >= size)
         return 0;
-    put(&w, "%s%016" PRIx64 "\"\n}\n", checksum_key, hash_of(buf, w.n));
+    put(&w, "%s%016" PRIx64 "\"\n}\n", checksum_key, cf_hash_of(buf, w.n, 0));
     return w.n < size ? w.n : 0;
 }
 
@@ -230,7 +222,8 @@ static void get_file(reader *r, const json_t *files, const char *name,
     const json_t *object = get_object(r, files, name);
 
     file->bytes = get_whole(r, object, "bytes");
-    file->hash = get_hash(r, object, "hash");
+    file->header_hash = get_hash(r, object, "header");
+    file->tensors_hash = get_hash(r, object, "tensors");
 }
 
 static void get_state(reader *r, const json_t *object,
@@ -264,7 +257,7 @@ static bool checksum_agrees(const char *text, size_t n)
     if (n < n_tail)
         return false;
     (void)snprintf(tail, sizeof(tail), "%s%016" PRIx64 "\"\n}\n", checksum_key,
-                   hash_of(text, n - n_tail));
+                   cf_hash_of(text, n - n_tail, 0));
     return memcmp(text + n - n_tail, tail, n_tail) == 0;
 }
 

@@ -14,7 +14,7 @@
 #include "src/ledger.h"
 
 enum {
-    CF_CHECKPOINT_FORMAT = 1, /* of state.json and of the tensors' names */
+    CF_CHECKPOINT_FORMAT = 2, /* of state.json and of the tensors' names */
     CF_CHECKPOINT_OPTIONS_MAX = 48,
     CF_CHECKPOINT_STATE_BYTES_MAX = 1 << 16
 };
@@ -25,9 +25,11 @@ typedef struct cf_checkpoint_option {
     char value[256];
 } cf_checkpoint_option;
 
+/* checkpoint_tensors.h says of what the hashes are. */
 typedef struct cf_checkpoint_file {
     uint64_t bytes;
-    uint64_t hash; /* hash.h */
+    uint64_t header_hash;
+    uint64_t tensors_hash;
 } cf_checkpoint_file;
 
 typedef struct cf_checkpoint_state {

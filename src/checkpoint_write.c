@@ -10,6 +10,9 @@
  *     rest while it is not idle, the caller while it is.
  * (3) A save that fails removes what it wrote before it lets the caller go on:
  *     a disk that it filled has room again for the caller's own files.
+ * (4) The threads of all ranks save together, and after each part of it they
+ *     tell each other how it went: all go on, or none.  Rank 0 makes, names and
+ *     removes folders, and says what there is to say.
  */
 #include "src/checkpoint.h"
 
@@ -28,32 +31,14 @@
 #include <unistd.h>
 
 #include "src/checkpoint_folder.h"
+#include "src/checkpoint_tensors.h"
 #include "src/files.h"
 #include "src/hash.h"
 #include "src/log.h"
 
 enum {
-    WRITE_BYTES = 1 << 20, /* hashed and written while in the cache */
-    N_FILES = 2,
     NAME_BYTES_MAX = 64 /* of what follows the path of checkpoints/ */
 };
-
-/* A run of bytes of one tensor. */
-typedef struct span {
-    const char *data;
-    size_t bytes;
-} span;
-
-/* One safetensors file, as every save writes it. */
-typedef struct tensor_file {
-    const char *name;
-    char *head; /* owned */
-    size_t n_head;
-    uint64_t bytes;
-    span *spans; /* owned */
-    size_t n_spans;
-    int fd; /* -1: not open */
-} tensor_file;
 
 typedef enum save_phase {
     IDLE,
@@ -64,26 +49,36 @@ typedef enum save_phase {
 /* Why a save failed, in place of a log line of the thread's own. */
 typedef struct failure {
     int error; /* errno; 0: it did not fail */
-    const char *what;
+    char what[40];
     uint64_t free_bytes; /* of the disk, when it was full */
 } failure;
 
+/* How a part of a save went on one rank, as the ranks tell each other. */
+typedef struct outcome {
+    failure failed;
+    uint64_t hashes[CF_CHECKPOINT_FILES]; /* of what the rank wrote */
+} outcome;
+
 struct cf_checkpoint {
+    cf_comm *lane; /* borrowed */
+    bool is_root;
     char *checkpoints; /* owned: OUTPUT/checkpoints */
     char *metrics;     /* owned: OUTPUT/metrics.jsonl */
     char *temporary;   /* owned: room for the names below */
     char *complete;
     char *path;
     size_t path_bytes;
-    tensor_file files[N_FILES];
-    uint64_t bytes; /* of both */
+    cf_checkpoint_tensors files[CF_CHECKPOINT_FILES];
     cf_checkpoint_state state;
     char text[CF_CHECKPOINT_STATE_BYTES_MAX];
-    uint64_t *good;  /* owned: complete states, descending */
+    uint64_t saved_step;
+    uint64_t *good;  /* owned: complete states, descending; of rank 0 */
     uint64_t *found; /* owned: room for what is in the folder */
     size_t n_good;
     size_t keep;
-    failure failed;
+    outcome mine;
+    outcome *all;   /* owned: of each rank */
+    failure failed; /* of the first rank that did */
     int last_error; /* told already */
     double began_s, save_s, waited_s;
 
@@ -104,18 +99,23 @@ static double seconds(void)
 
 /* ---- one save, in the thread ---- */
 
-/* Always -1, with errno and what could not be done kept for the caller. */
-static int fail(cf_checkpoint *c, const char *what)
+/* Keep what could not be done, and errno; the first of a part counts. */
+static void fail(cf_checkpoint *c, const char *what)
 {
+    failure *failed = &c->mine.failed;
     struct statvfs info;
 
-    if (c->failed.error != 0)
-        return -1;
-    c->failed.error = errno != 0 ? errno : EIO;
-    c->failed.what = what;
+    if (failed->error != 0)
+        return;
+    failed->error = errno != 0 ? errno : EIO;
+    (void)snprintf(failed->what, sizeof(failed->what), "%s", what);
     if (statvfs(c->checkpoints, &info) == 0)
-        c->failed.free_bytes = (uint64_t)info.f_bavail * info.f_frsize;
-    return -1;
+        failed->free_bytes = (uint64_t)info.f_bavail * info.f_frsize;
+}
+
+static bool went_well(const cf_checkpoint *c)
+{
+    return c->mine.failed.error == 0 && c->failed.error == 0;
 }
 
 /* FOLDER/NAME, valid until the next call. */
@@ -126,107 +126,100 @@ static const char *path_in(cf_checkpoint *c, const char *folder,
     return c->path;
 }
 
-static int write_span(cf_checkpoint *c, const tensor_file *file, cf_hash *hash,
-                      const void *data, size_t bytes)
+/* (4).  Whether it went well on all ranks. */
+static bool agree(cf_checkpoint *c)
 {
-    const char *at = data;
+    const uint32_t n_ranks = cf_comm_size(c->lane);
 
-    for (size_t n; bytes > 0; at += n, bytes -= n) {
-        n = bytes < WRITE_BYTES ? bytes : WRITE_BYTES;
-        cf_hash_append(hash, at, n);
-        if (cf_write_all(file->fd, at, n) != 0)
-            return fail(c, "write the tensors");
+    if (cf_comm_gather(c->lane, &c->mine, sizeof(c->mine), c->all) != CF_OK) {
+        errno = ECOMM;
+        fail(c, "hear from the other ranks");
+        c->failed = c->mine.failed;
     }
-    return 0;
+    for (uint32_t rank = 0; rank < n_ranks && c->failed.error == 0; rank++)
+        c->failed = c->all[rank].failed;
+    return c->failed.error == 0;
 }
 
-/* A full disk is told before minutes of writing; a file system that cannot say
- * is asked again by every write. */
-static int reserve_room(cf_checkpoint *c, const tensor_file *file)
-{
-    if (fallocate(file->fd, 0, 0, (off_t)file->bytes) != 0 &&
-        (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
-        return fail(c, "write the tensors");
-    return 0;
-}
-
-static int write_tensors(cf_checkpoint *c, tensor_file *file,
-                         cf_checkpoint_file *written)
-{
-    cf_hash hash;
-
-    cf_hash_begin(&hash);
-    file->fd = open(path_in(c, c->temporary, file->name),
-                    O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (file->fd < 0)
-        return fail(c, "create a file");
-    if (reserve_room(c, file) != 0 ||
-        write_span(c, file, &hash, file->head, file->n_head) != 0)
-        return -1;
-    for (size_t i = 0; i < file->n_spans; i++)
-        if (write_span(c, file, &hash, file->spans[i].data,
-                       file->spans[i].bytes) != 0)
-            return -1;
-    *written =
-        (cf_checkpoint_file){.bytes = file->bytes, .hash = cf_hash_end(&hash)};
-    return 0;
-}
-
-static int read_arrays(cf_checkpoint *c)
+static void make_folder(cf_checkpoint *c)
 {
     if (mkdir(c->checkpoints, 0777) != 0 && errno != EEXIST)
-        return fail(c, "make the folder");
-    if (cf_checkpoint_remove(c->temporary) != 0 ||
-        mkdir(c->temporary, 0777) != 0)
-        return fail(c, "make a folder");
-    if (write_tensors(c, &c->files[0], &c->state.weights) != 0 ||
-        write_tensors(c, &c->files[1], &c->state.moments) != 0)
-        return -1;
-    return 0;
+        fail(c, "make the folder");
+    else if (cf_checkpoint_remove(c->temporary) != 0 ||
+             mkdir(c->temporary, 0777) != 0)
+        fail(c, "make a folder");
+    for (size_t i = 0; i < CF_CHECKPOINT_FILES && went_well(c); i++) {
+        const cf_checkpoint_tensors *file = &c->files[i];
+        const char *what = cf_checkpoint_tensors_create(
+            file, path_in(c, c->temporary, file->name));
+
+        if (what != NULL)
+            fail(c, what);
+    }
 }
 
-static int sync_folder(cf_checkpoint *c, const char *folder)
+static void write_tensors(cf_checkpoint *c)
+{
+    for (size_t i = 0; i < CF_CHECKPOINT_FILES && went_well(c); i++) {
+        cf_checkpoint_tensors *file = &c->files[i];
+        const char *what = cf_checkpoint_tensors_write(
+            file, path_in(c, c->temporary, file->name), &c->mine.hashes[i]);
+
+        if (what != NULL)
+            fail(c, what);
+    }
+}
+
+/* Closes them on every rank before rank 0 may have to remove them (3). */
+static void sync_tensors(cf_checkpoint *c)
+{
+    for (size_t i = 0; i < CF_CHECKPOINT_FILES; i++) {
+        const char *what = cf_checkpoint_tensors_sync(&c->files[i]);
+
+        if (what != NULL)
+            fail(c, what);
+    }
+}
+
+static void sync_folder(cf_checkpoint *c, const char *folder)
 {
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int result = 0;
 
     /* Some file systems cannot sync a folder; they say EINVAL. */
     if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL))
-        result = fail(c, "sync the folder");
+        fail(c, "sync the folder");
     if (fd >= 0)
         close(fd);
-    return result;
 }
 
-static int close_files(cf_checkpoint *c)
+static cf_checkpoint_file describe_file(const cf_checkpoint *c, size_t index)
 {
-    int result = 0;
+    const cf_checkpoint_tensors *file = &c->files[index];
+    cf_checkpoint_file said = {
+        .bytes = file->bytes,
+        .header_hash = cf_hash_of(file->head, file->n_head, 0),
+    };
 
-    for (size_t i = 0; i < N_FILES; i++) {
-        if (c->files[i].fd < 0)
-            continue;
-        if (c->failed.error == 0 && fsync(c->files[i].fd) != 0)
-            result = fail(c, "sync the tensors");
-        if (close(c->files[i].fd) != 0 && c->failed.error == 0)
-            result = fail(c, "close a file");
-        c->files[i].fd = -1;
-    }
-    return result;
+    for (uint32_t rank = 0; rank < cf_comm_size(c->lane); rank++)
+        said.tensors_hash += c->all[rank].hashes[index];
+    return said;
 }
 
-static int write_state(cf_checkpoint *c)
+static void write_state(cf_checkpoint *c)
 {
-    size_t n = cf_checkpoint_state_format(&c->state, c->text, sizeof(c->text));
-    int fd = open(path_in(c, c->temporary, "state.json"),
-                  O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    int result = 0;
+    size_t n;
+    int fd;
 
+    c->state.weights = describe_file(c, 0);
+    c->state.moments = describe_file(c, 1);
+    n = cf_checkpoint_state_format(&c->state, c->text, sizeof(c->text));
+    fd = open(path_in(c, c->temporary, "state.json"),
+              O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     errno = fd < 0 ? errno : 0;
     if (fd < 0 || n == 0 || cf_write_all(fd, c->text, n) != 0 || fsync(fd) != 0)
-        result = fail(c, "write state.json");
-    if (fd >= 0 && close(fd) != 0 && result == 0)
-        result = fail(c, "close state.json");
-    return result;
+        fail(c, "write state.json");
+    if (fd >= 0 && close(fd) != 0)
+        fail(c, "close state.json");
 }
 
 /* The steps whose metrics a state stands behind are on the disk before it. */
@@ -241,13 +234,14 @@ static void sync_metrics(const cf_checkpoint *c)
 }
 
 /* Anything of that name was damaged, or the run would have begun behind it. */
-static int give_name(cf_checkpoint *c)
+static void give_name(cf_checkpoint *c)
 {
     if (cf_checkpoint_remove(c->complete) != 0 && errno != ENOTDIR)
-        return fail(c, "remove a damaged state");
-    if (rename(c->temporary, c->complete) != 0)
-        return fail(c, "give it its name");
-    return sync_folder(c, c->checkpoints);
+        fail(c, "remove a damaged state");
+    else if (rename(c->temporary, c->complete) != 0)
+        fail(c, "give it its name");
+    else
+        sync_folder(c, c->checkpoints);
 }
 
 static bool is_good(const cf_checkpoint *c, uint64_t step)
@@ -288,27 +282,42 @@ static void enter(cf_checkpoint *c, save_phase phase)
     pthread_mutex_unlock(&c->lock);
 }
 
-static int finish(cf_checkpoint *c)
+static void complete(cf_checkpoint *c)
 {
-    if (close_files(c) != 0 || write_state(c) != 0 ||
-        sync_folder(c, c->temporary) != 0)
-        return -1;
+    write_state(c);
+    if (went_well(c))
+        sync_folder(c, c->temporary);
+    if (!went_well(c))
+        return;
     sync_metrics(c);
-    return give_name(c);
+    give_name(c);
+}
+
+/* Whether all of it is complete. */
+static bool save_parts(cf_checkpoint *c)
+{
+    if (c->is_root)
+        make_folder(c);
+    if (!agree(c))
+        return false;
+    write_tensors(c);
+    if (went_well(c))
+        enter(c, SYNCING);
+    sync_tensors(c);
+    if (!agree(c))
+        return false;
+    if (c->is_root)
+        complete(c);
+    return agree(c);
 }
 
 static void save(cf_checkpoint *c)
 {
-    int result = read_arrays(c);
-
-    if (result == 0) {
-        enter(c, SYNCING);
-        result = finish(c);
-    }
-    if (result == 0) {
-        prune(c);
-    } else {
-        (void)close_files(c);
+    if (save_parts(c)) {
+        c->saved_step = c->state.step;
+        if (c->is_root)
+            prune(c);
+    } else if (c->is_root) {
         (void)cf_checkpoint_remove(c->temporary); /* (3) */
     }
     c->save_s = seconds() - c->began_s;
@@ -341,6 +350,7 @@ void cf_checkpoint_begin(cf_checkpoint *c, uint64_t step, uint64_t n_updates,
     c->state.step = step;
     c->state.n_updates = n_updates;
     c->state.ledger = *ledger;
+    c->mine = (outcome){0};
     c->failed = (failure){0};
     c->waited_s = 0;
     c->began_s = seconds();
@@ -373,13 +383,14 @@ static void tell_failure(const cf_checkpoint *c)
     char older[80] = "there is no older one";
     char room[96] = "";
 
-    if (c->n_good > 0)
+    if (c->saved_step > 0)
         (void)snprintf(older, sizeof(older),
-                       "that of step %" PRIu64 " is still good", c->good[0]);
+                       "that of step %" PRIu64 " is still good", c->saved_step);
     if (c->failed.error == ENOSPC || c->failed.error == EDQUOT)
         (void)snprintf(room, sizeof(room),
                        " (it needs %" PRIu64 " bytes, %" PRIu64 " are free)",
-                       c->bytes, c->failed.free_bytes);
+                       c->files[0].bytes + c->files[1].bytes,
+                       c->failed.free_bytes);
     cf_log_warn("the state of step %" PRIu64 " is not saved, %s: %s: cannot "
                 "%s: %s%s; training goes on",
                 c->state.step, older, c->checkpoints, c->failed.what,
@@ -389,14 +400,14 @@ static void tell_failure(const cf_checkpoint *c)
 void cf_checkpoint_wait(cf_checkpoint *c)
 {
     wait_while(c, READING, SYNCING);
-    if (c->failed.error != 0 && c->failed.error != c->last_error)
+    if (c->is_root && c->failed.error != 0 && c->failed.error != c->last_error)
         tell_failure(c);
     c->last_error = c->failed.error;
 }
 
 uint64_t cf_checkpoint_saved_step(const cf_checkpoint *c)
 {
-    return c->n_good > 0 ? c->good[0] : 0;
+    return c->saved_step;
 }
 
 void cf_checkpoint_times(const cf_checkpoint *c, double *save_s_p,
@@ -407,78 +418,6 @@ void cf_checkpoint_times(const cf_checkpoint *c, double *save_s_p,
 }
 
 /* ---- open and close ---- */
-
-/* Tensors of one flat array, under PREFIX and the parameter's name. */
-static cf_status array_append(const cf_model *model, const char *name_prefix,
-                              void *array, cf_tensor_source *sources,
-                              tensor_file *file)
-{
-    const size_t acc_bytes = model->kernels->acc_bytes;
-
-    for (size_t i = 0; i < model->n_params; i++) {
-        const cf_param *p = &model->params[i];
-        const void *data = cf_model_at(model, array, p);
-        char *name;
-
-        if (data == NULL) /* frozen: it has no moments */
-            continue;
-        name = cf_path_join(name_prefix, "", p->name);
-        if (name == NULL)
-            return CF_NO_MEMORY;
-        sources[file->n_spans] = (cf_tensor_source){
-            .name = name,
-            .dtype = acc_bytes == sizeof(double) ? CF_DTYPE_F64 : CF_DTYPE_F32,
-            .n_dims = p->n_dims,
-            .dims = {p->dims[0], p->dims[1]},
-            .data = data,
-        };
-        file->spans[file->n_spans++] =
-            (span){.data = data, .bytes = p->n * acc_bytes};
-    }
-    return CF_OK;
-}
-
-static cf_status file_lay_out(const cf_model *model, tensor_file *file,
-                              const char *const *prefixes, void *const *arrays,
-                              size_t n_arrays)
-{
-    size_t capacity = n_arrays * model->n_params;
-    cf_tensor_source *sources = calloc(capacity, sizeof(*sources));
-    cf_status status = CF_OK;
-    uint64_t data_bytes;
-
-    file->spans = calloc(capacity, sizeof(*file->spans));
-    if (sources == NULL || file->spans == NULL)
-        status = CF_NO_MEMORY;
-    for (size_t i = 0; i < n_arrays && status == CF_OK; i++)
-        status = array_append(model, prefixes[i], arrays[i], sources, file);
-    if (status == CF_OK)
-        status = cf_tensors_head_format(sources, file->n_spans, &file->head,
-                                        &file->n_head, &data_bytes);
-    if (status == CF_OK)
-        file->bytes = file->n_head + data_bytes;
-    for (size_t i = 0; sources != NULL && i < file->n_spans; i++)
-        free((char *)sources[i].name);
-    free(sources);
-    return status;
-}
-
-static cf_status files_lay_out(cf_checkpoint *c, const cf_model *model)
-{
-    static const char *const plain[] = {""};
-    static const char *const adam[] = {"exp_avg.", "exp_avg_sq."};
-    void *const masters[] = {model->masters};
-    void *const moments[] = {model->moment1, model->moment2};
-    cf_status status;
-
-    c->files[0] = (tensor_file){.name = "weights.safetensors", .fd = -1};
-    c->files[1] = (tensor_file){.name = "moments.safetensors", .fd = -1};
-    status = file_lay_out(model, &c->files[0], plain, masters, 1);
-    if (status == CF_OK)
-        status = file_lay_out(model, &c->files[1], adam, moments, 2);
-    c->bytes = c->files[0].bytes + c->files[1].bytes;
-    return status;
-}
 
 static cf_status paths_make(cf_checkpoint *c, const char *output)
 {
@@ -508,6 +447,8 @@ static cf_status good_list(cf_checkpoint *c, uint64_t resumed)
     for (size_t i = 0; i < n && c->n_good < c->keep; i++)
         if (c->found[i] <= resumed)
             c->good[c->n_good++] = c->found[i];
+    if (c->n_good > 0)
+        c->saved_step = c->good[0];
     return CF_OK;
 }
 
@@ -532,10 +473,8 @@ static cf_status thread_start(cf_checkpoint *c)
 
 static void memory_free(cf_checkpoint *c)
 {
-    for (size_t i = 0; i < N_FILES; i++) {
-        free(c->files[i].spans);
-        free(c->files[i].head);
-    }
+    cf_checkpoint_tensors_close(c->files);
+    free(c->all);
     free(c->found);
     free(c->good);
     free(c->path);
@@ -546,35 +485,64 @@ static void memory_free(cf_checkpoint *c)
     free(c);
 }
 
-cf_status cf_checkpoint_open(const cf_checkpoint_params *params,
-                             cf_checkpoint **checkpoint_p)
+static cf_status memory_take(const cf_checkpoint_params *params,
+                             cf_checkpoint *c)
+{
+    cf_status status = paths_make(c, params->output);
+
+    c->keep = params->keep;
+    c->state = *params->state;
+    c->all = calloc(cf_comm_size(c->lane), sizeof(*c->all));
+    if (c->all == NULL)
+        status = CF_NO_MEMORY;
+    if (status == CF_OK)
+        status = cf_checkpoint_tensors_open(params->model, c->files);
+    if (status == CF_OK && c->is_root)
+        status = good_list(c, params->state->step);
+    return status;
+}
+
+/* What goes wrong on this rank alone, before the ranks meet. */
+static cf_status open_alone(const cf_checkpoint_params *params,
+                            cf_checkpoint **checkpoint_p)
 {
     cf_checkpoint *c = calloc(1, sizeof(*c));
     cf_status status = CF_NO_MEMORY;
 
-    if (c == NULL)
-        goto out_of_memory;
-    c->keep = params->keep;
-    c->state = *params->state;
-    status = paths_make(c, params->output);
-    if (status == CF_OK)
-        status = good_list(c, params->state->step);
-    if (status == CF_OK)
-        status = files_lay_out(c, params->model);
-    if (status == CF_OK)
-        status = thread_start(c);
-    if (status != CF_OK) {
-        memory_free(c);
-        goto out_of_memory;
+    if (c != NULL) {
+        c->lane = params->lane;
+        c->is_root = cf_comm_rank(c->lane) == 0;
+        status = memory_take(params, c);
+        if (status == CF_OK)
+            status = thread_start(c);
+        if (status != CF_OK)
+            memory_free(c);
     }
-    cf_checkpoint_remove_temporaries(c->checkpoints);
+    if (status == CF_OK)
+        *checkpoint_p = c;
+    else
+        cf_log_error("no memory to save the training state in '%s'",
+                     params->output);
+    return status;
+}
+
+cf_status cf_checkpoint_open(const cf_checkpoint_params *params,
+                             cf_checkpoint **checkpoint_p)
+{
+    cf_checkpoint *c = NULL;
+    cf_status status = cf_comm_agree(params->lane, open_alone(params, &c));
+
+    if (status == CF_OK)
+        status = cf_comm_broadcast(c->lane, 0, &c->saved_step,
+                                   sizeof(c->saved_step));
+    if (status != CF_OK) {
+        cf_checkpoint_close(c);
+        return status;
+    }
+    if (c->is_root)
+        cf_checkpoint_remove_temporaries(c->checkpoints);
     *checkpoint_p = c;
     return CF_OK;
-
-out_of_memory:
-    cf_log_error("no memory to save the training state in '%s'",
-                 params->output);
-    return status;
 }
 
 void cf_checkpoint_close(cf_checkpoint *c)

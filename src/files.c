@@ -40,6 +40,44 @@ int cf_write_all(int fd, const void *bytes, size_t n)
     return 0;
 }
 
+int cf_write_all_at(int fd, const void *bytes, size_t n, uint64_t offset)
+{
+    const char *at = bytes;
+
+    while (n > 0) {
+        ssize_t written = pwrite(fd, at, n, (off_t)offset);
+
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0)
+            return -1;
+        at += written;
+        n -= (size_t)written;
+        offset += (size_t)written;
+    }
+    return 0;
+}
+
+int cf_read_all_at(int fd, void *bytes, size_t n, uint64_t offset)
+{
+    char *at = bytes;
+
+    while (n > 0) {
+        ssize_t got = pread(fd, at, n, (off_t)offset);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got == 0)
+            errno = EIO; /* the file ends before */
+        if (got <= 0)
+            return -1;
+        at += got;
+        n -= (size_t)got;
+        offset += (size_t)got;
+    }
+    return 0;
+}
+
 /* Bytes that are free on the disk of a path that need not exist yet. */
 static unsigned long long free_bytes(const char *path)
 {

@@ -8,8 +8,10 @@
  * NULL, logged, when out of memory. */
 char *cf_path_join(const char *folder, const char *separator, const char *name);
 
-/* All n bytes, or errno and -1. */
+/* All n bytes, or errno and -1; the second and third at a place in the file. */
 int cf_write_all(int fd, const void *bytes, size_t n);
+int cf_write_all_at(int fd, const void *bytes, size_t n, uint64_t offset);
+int cf_read_all_at(int fd, void *bytes, size_t n, uint64_t offset);
 
 /* Log that `what` ("write it") could not be done with a file or folder, from
  * errno, and what to do; on a full disk also how many bytes the file has (0: not

@@ -2,15 +2,7 @@
 #include "src/hash.h"
 
 #include <endian.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-enum {
-    READ_BYTES = 1 << 18 /* stays in the second-level cache */
-};
 
 static const uint64_t prime1 = 0x9e3779b185ebca87;
 static const uint64_t prime2 = 0xc2b2ae3d27d4eb4f;
@@ -65,11 +57,16 @@ static const unsigned char *take_blocks(cf_hash *hash, const unsigned char *at,
     return at;
 }
 
-void cf_hash_begin(cf_hash *hash)
+static void begin(cf_hash *hash, uint64_t seed)
 {
     *hash = (cf_hash){
-        .lanes = {prime1 + prime2, prime2, 0, 0 - prime1},
+        .lanes = {seed + prime1 + prime2, seed + prime2, seed, seed - prime1},
     };
+}
+
+void cf_hash_begin(cf_hash *hash)
+{
+    begin(hash, 0);
 }
 
 void cf_hash_append(cf_hash *hash, const void *bytes, size_t n)
@@ -124,34 +121,11 @@ uint64_t cf_hash_end(const cf_hash *hash)
     return h ^ h >> 32;
 }
 
-static int append_open_file(cf_hash *hash, int fd)
+uint64_t cf_hash_of(const void *bytes, size_t n, uint64_t seed)
 {
-    unsigned char *buffer = malloc(READ_BYTES);
-    ssize_t n = 1;
+    cf_hash hash;
 
-    if (buffer == NULL)
-        return -1;
-    while (n != 0) {
-        n = read(fd, buffer, READ_BYTES);
-        if (n < 0 && errno != EINTR)
-            break;
-        if (n > 0)
-            cf_hash_append(hash, buffer, (size_t)n);
-    }
-    free(buffer);
-    return n == 0 ? 0 : -1;
-}
-
-int cf_hash_append_file(cf_hash *hash, const char *path)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    int result, error;
-
-    if (fd < 0)
-        return -1;
-    result = append_open_file(hash, fd);
-    error = errno;
-    close(fd);
-    errno = error;
-    return result;
+    begin(&hash, seed);
+    cf_hash_append(&hash, bytes, n);
+    return cf_hash_end(&hash);
 }

@@ -1,8 +1,8 @@
 /* hash.h - a fast 64-bit hash of content: to tell files apart and to find
  * damage, not to keep out anyone who means harm.
  *
- * XXH64 with seed 0 (Yann Collet's xxHash, doc/xxhash_spec.md), so that other
- * tools can check what is written down here.
+ * XXH64 (Yann Collet's xxHash, doc/xxhash_spec.md), so that other tools can
+ * check what is written down here.
  */
 #ifndef CF_HASH_H
 #define CF_HASH_H
@@ -20,13 +20,14 @@ typedef struct cf_hash {
     unsigned char rest[CF_HASH_BLOCK_BYTES]; /* n_bytes % 32 of them */
 } cf_hash;
 
+/* With seed 0. */
 void cf_hash_begin(cf_hash *hash);
 void cf_hash_append(cf_hash *hash, const void *bytes, size_t n);
 
 /* The hash of everything appended so far. */
 uint64_t cf_hash_end(const cf_hash *hash);
 
-/* Append a whole file, read through a small buffer.  0, or -1 and errno. */
-int cf_hash_append_file(cf_hash *hash, const char *path);
+/* The hash of n bytes. */
+uint64_t cf_hash_of(const void *bytes, size_t n, uint64_t seed);
 
 #endif

@@ -124,6 +124,7 @@ size_t cf_model_shard_at(const cf_model *model, uint32_t index, uint32_t n)
 
 void cf_model_take_shard(cf_model *model, uint32_t index, uint32_t n)
 {
+    model->shard = index;
     model->shard_begin = cf_model_shard_at(model, index, n);
     model->shard_end = cf_model_shard_at(model, index + 1, n);
 }

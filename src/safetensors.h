@@ -28,6 +28,7 @@ typedef struct cf_tensor {
     uint32_t n_dims;
     uint64_t dims[CF_TENSOR_DIMS_MAX];
     uint64_t n;       /* elements: the product of the dims */
+    uint64_t offset;  /* bytes, of the data in the file */
     const void *data; /* mapped; not aligned */
 } cf_tensor;
 

@@ -243,7 +243,6 @@ cf_status cf_tensor_list_append(cf_tensor_list *list, const char *path,
                                 uint64_t bytes)
 {
     size_t first = list->n;
-    const unsigned char *data;
     uint64_t length;
     json_t *header;
     cf_status status = load_header(path, base, bytes, &length, &header);
@@ -257,9 +256,12 @@ cf_status cf_tensor_list_append(cf_tensor_list *list, const char *path,
                               bytes - LENGTH_BYTES - length);
     if (status != CF_OK)
         return status;
-    data = base + LENGTH_BYTES + length;
-    for (size_t i = first; i < list->n; i++)
-        list->entries[i].tensor.data = data + list->entries[i].begin;
+    for (size_t i = first; i < list->n; i++) {
+        cf_tensor_entry *entry = &list->entries[i];
+
+        entry->tensor.offset = LENGTH_BYTES + length + entry->begin;
+        entry->tensor.data = base + entry->tensor.offset;
+    }
     return CF_OK;
 }
 

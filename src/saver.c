@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "src/log.h"
@@ -18,18 +19,19 @@ static double seconds(void)
 
 /* ---- going on ---- */
 
-cf_status cf_saver_find(const cf_options *options, uint64_t n_steps,
-                        cf_saver *saver)
+static bool is_root(const cf_saver *saver)
 {
-    cf_checkpoint_state found;
-    cf_status status;
+    return cf_comm_rank(saver->comm) == 0;
+}
 
-    *saver = (cf_saver){.options = options};
-    status = cf_resume_describe(options, n_steps, &saver->start);
-    if (status != CF_OK || !options->resume)
-        return status;
-    status = cf_checkpoint_find(options->output, CF_CHECKPOINT_NEWEST,
-                                &saver->path, &found);
+/* Look for a state, and whether this is its run. */
+static cf_status state_find(cf_saver *saver)
+{
+    const cf_options *options = saver->options;
+    cf_checkpoint_state found;
+    cf_status status = cf_checkpoint_find(options->output, CF_CHECKPOINT_NEWEST,
+                                          &saver->path, &found);
+
     if (status != CF_OK)
         return status;
     if (saver->path == NULL) {
@@ -47,7 +49,43 @@ cf_status cf_saver_find(const cf_options *options, uint64_t n_steps,
     return status;
 }
 
-cf_status cf_saver_identify(cf_saver *saver, const cf_dataset *dataset)
+/* What rank 0 found, to all: the state, and its path when there is one. */
+static cf_status state_share(cf_saver *saver)
+{
+    uint64_t n = saver->path != NULL ? strlen(saver->path) + 1 : 0;
+    cf_status status =
+        cf_comm_broadcast(saver->comm, 0, &saver->start, sizeof(saver->start));
+
+    if (status == CF_OK)
+        status = cf_comm_broadcast(saver->comm, 0, &n, sizeof(n));
+    if (status != CF_OK || n == 0)
+        return status;
+    if (!is_root(saver)) {
+        saver->path = calloc(n, 1);
+        if (saver->path == NULL)
+            status = cf_log_no_memory("a path");
+    }
+    status = cf_comm_agree(saver->comm, status);
+    if (status == CF_OK)
+        status = cf_comm_broadcast(saver->comm, 0, saver->path, n);
+    return status;
+}
+
+cf_status cf_saver_find(const cf_options *options, uint64_t n_steps,
+                        cf_comm *comm, cf_saver *saver)
+{
+    cf_status status;
+
+    *saver = (cf_saver){.options = options, .comm = comm};
+    status = cf_resume_describe(options, n_steps, &saver->start);
+    if (status == CF_OK && options->resume && is_root(saver))
+        status = state_find(saver);
+    status = cf_comm_agree(comm, status);
+    return status == CF_OK ? state_share(saver) : status;
+}
+
+/* Reads all of the model: rank 0 does it for all. */
+static cf_status content_hash(cf_saver *saver, const cf_dataset *dataset)
 {
     cf_checkpoint_state found = saver->start;
     cf_status status =
@@ -61,9 +99,22 @@ cf_status cf_saver_identify(cf_saver *saver, const cf_dataset *dataset)
     return cf_resume_check_content(&saver->start, &found, saver->path);
 }
 
+cf_status cf_saver_identify(cf_saver *saver, const cf_dataset *dataset)
+{
+    cf_status status = CF_OK;
+
+    if (is_root(saver))
+        status = content_hash(saver, dataset);
+    status = cf_comm_agree(saver->comm, status);
+    if (status == CF_OK)
+        status = cf_comm_broadcast(saver->comm, 0, &saver->start,
+                                   sizeof(saver->start));
+    return status;
+}
+
 cf_status cf_saver_open(cf_saver *saver, cf_model *model)
 {
-    const cf_checkpoint_params params = {
+    cf_checkpoint_params params = {
         .output = saver->options->output,
         .model = model,
         .keep = saver->options->keep,
@@ -73,6 +124,10 @@ cf_status cf_saver_open(cf_saver *saver, cf_model *model)
 
     if (saver->path != NULL)
         status = cf_checkpoint_load(saver->path, model);
+    status = cf_comm_agree(saver->comm, status);
+    if (status == CF_OK)
+        status = cf_comm_lane_open(saver->comm, &saver->lane);
+    params.lane = saver->lane;
     if (status == CF_OK)
         status = cf_checkpoint_open(&params, &saver->checkpoint);
     if (status == CF_OK && saver->path != NULL &&
@@ -87,6 +142,8 @@ cf_status cf_saver_open(cf_saver *saver, cf_model *model)
 void cf_saver_close(cf_saver *saver)
 {
     cf_checkpoint_close(saver->checkpoint);
+    if (saver->lane != NULL)
+        cf_comm_lane_close(saver->lane);
     free(saver->path);
     *saver = (cf_saver){0};
 }
@@ -118,8 +175,8 @@ void cf_saver_settle(cf_saver *saver)
                 saver->begun_step, save_s, waited_s);
 }
 
-static void save_begin(cf_saver *saver, uint64_t step, uint64_t n_updates,
-                       const cf_ledger *ledger)
+void cf_saver_begin(cf_saver *saver, uint64_t step, uint64_t n_updates,
+                    const cf_ledger *ledger)
 {
     cf_saver_settle(saver);
     saver->begun_step = step;
@@ -128,16 +185,14 @@ static void save_begin(cf_saver *saver, uint64_t step, uint64_t n_updates,
     cf_checkpoint_begin(saver->checkpoint, step, n_updates, ledger);
 }
 
-void cf_saver_step_done(cf_saver *saver, uint64_t step, uint64_t n_updates,
-                        const cf_ledger *ledger)
+bool cf_saver_is_due(const cf_saver *saver, uint64_t step)
 {
     const cf_options *options = saver->options;
     bool by_steps = options->save_every > 0 && step % options->save_every == 0;
     bool by_time = options->save_s > 0 &&
                    seconds() - saver->begun_s >= (double)options->save_s;
 
-    if (by_steps || by_time)
-        save_begin(saver, step, n_updates, ledger);
+    return by_steps || by_time;
 }
 
 cf_status cf_saver_finish(cf_saver *saver, uint64_t step, uint64_t n_updates,
@@ -146,7 +201,7 @@ cf_status cf_saver_finish(cf_saver *saver, uint64_t step, uint64_t n_updates,
     uint64_t saved;
 
     if (saver->begun_step != step)
-        save_begin(saver, step, n_updates, ledger);
+        cf_saver_begin(saver, step, n_updates, ledger);
     cf_saver_settle(saver);
     saved = cf_checkpoint_saved_step(saver->checkpoint);
     if (saved == step)

@@ -1,7 +1,7 @@
 /* saver.h - the training states of a run: gone on from, saved, told of.
  *
- * train calls it at the places where a state matters; checkpoint.h does the
- * files and resume.h the comparing.
+ * train calls it at the places where a state matters, on all ranks alike;
+ * checkpoint.h does the files and resume.h the comparing.
  */
 #ifndef CF_SAVER_H
 #define CF_SAVER_H
@@ -12,9 +12,11 @@
 
 typedef struct cf_saver {
     const cf_options *options; /* borrowed */
+    cf_comm *comm;             /* borrowed */
     /* What to go on from: step, n_updates and ledger are 0 from the start. */
     cf_checkpoint_state start;
     char *path;                /* owned: of that state; NULL from the start */
+    cf_comm *lane;             /* owned: of the thread that saves */
     cf_checkpoint *checkpoint; /* owned */
     uint64_t begun_step;       /* the last that was handed to it */
     double begun_s;            /* when, or when the run began */
@@ -22,12 +24,12 @@ typedef struct cf_saver {
 } cf_saver;
 
 /* With --resume, find the newest complete state and hold this run's options
- * against it.  Errors, logged: CF_INVALID, CF_NO_MEMORY, CF_IO. */
+ * against it.  Errors, logged: CF_INVALID, CF_NO_MEMORY, CF_IO, CF_COMM. */
 CF_MUST_USE cf_status cf_saver_find(const cf_options *options, uint64_t n_steps,
-                                    cf_saver *saver);
+                                    cf_comm *comm, cf_saver *saver);
 
 /* Hash model and data, and hold them against that state.  Errors, logged:
- * CF_INVALID, CF_MALFORMED. */
+ * CF_INVALID, CF_MALFORMED, CF_COMM. */
 CF_MUST_USE cf_status cf_saver_identify(cf_saver *saver,
                                         const cf_dataset *dataset);
 
@@ -43,9 +45,13 @@ void cf_saver_release(void *saver);
  * more than one step can be lost.  A failure is told, and the run goes on. */
 void cf_saver_settle(cf_saver *saver);
 
-/* After a step: start to save it when one is due. */
-void cf_saver_step_done(cf_saver *saver, uint64_t step, uint64_t n_updates,
-                        const cf_ledger *ledger);
+/* Whether the state after this step is to be saved.  Clocks differ: rank 0 says
+ * it for all. */
+bool cf_saver_is_due(const cf_saver *saver, uint64_t step);
+
+/* Start to save the state after a step. */
+void cf_saver_begin(cf_saver *saver, uint64_t step, uint64_t n_updates,
+                    const cf_ledger *ledger);
 
 /* After the last step: save it unless that was done, and wait.  Errors, logged:
  * CF_IO. */

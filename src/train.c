@@ -27,6 +27,7 @@
 
 typedef struct training {
     const cf_options *options;
+    cf_comm *comm;
     cf_run run;
     cf_batches batches;
     cf_step_plan_need need;
@@ -370,7 +371,8 @@ static cf_status steps_run(training *t)
             break;
         if (t->options->verbose && report.has_loss)
             schedule_print(t);
-        cf_saver_step_done(&t->saver, number, t->n_updates, &t->ledger);
+        if (cf_saver_is_due(&t->saver, number))
+            cf_saver_begin(&t->saver, number, t->n_updates, &t->ledger);
         if (number == first)
             forecast_print(t, "after its first step");
         status = validate(t, number);
@@ -480,7 +482,8 @@ static cf_status train(training *t)
     cf_status status = size_up(t);
 
     if (status == CF_OK)
-        status = cf_saver_find(t->options, t->batches.n_steps, &t->saver);
+        status =
+            cf_saver_find(t->options, t->batches.n_steps, t->comm, &t->saver);
     if (status == CF_OK)
         status = forecast_open(t);
     if (status != CF_OK)
@@ -506,7 +509,7 @@ static cf_status train(training *t)
 
 int cf_command_train(const cf_options *options, cf_comm *comm)
 {
-    training t = {.options = options};
+    training t = {.options = options, .comm = comm};
     cf_status status;
 
     if (cf_comm_size(comm) > 1) {

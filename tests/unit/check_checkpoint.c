@@ -50,6 +50,7 @@ void *__wrap_realloc(void *old, size_t size)
 /* ---- a model with any numbers in it ---- */
 
 typedef struct subject {
+    cf_comm *comm;
     cf_kernels kernels;
     cf_model model;
     cf_arena arena;
@@ -73,6 +74,7 @@ static void subject_open(subject *s, cf_compute compute, uint64_t seed)
     cf_arena sizes;
 
     memset(s, 0, sizeof(*s));
+    ck_assert_int_eq(cf_comm_open(&s->comm), CF_OK);
     ck_assert_int_eq(cf_cpu_kernels(compute, &s->kernels, &why), CF_OK);
     ck_assert_int_eq(cf_model_open(FIXTURE, &s->kernels, &s->model), CF_OK);
     cf_arena_open_dry(&sizes);
@@ -90,6 +92,7 @@ static void subject_close(subject *s)
 {
     cf_arena_close(&s->arena);
     cf_model_close(&s->model);
+    cf_comm_close(s->comm, 0);
 }
 
 static const cf_ledger ledger_of_seven = {
@@ -115,6 +118,7 @@ static cf_checkpoint *writer_open(subject *s, uint32_t keep, uint64_t resumed)
 {
     cf_checkpoint_state state = state_of_run();
     cf_checkpoint_params params = {.output = scratch_path("."),
+                                   .lane = s->comm,
                                    .model = &s->model,
                                    .keep = keep,
                                    .state = &state};
@@ -387,13 +391,10 @@ END_TEST
 static size_t sign(char *text)
 {
     char *tail = strstr(text, "\"checksum\"");
-    cf_hash hash;
 
     ck_assert_ptr_nonnull(tail);
-    cf_hash_begin(&hash);
-    cf_hash_append(&hash, text, (size_t)(tail - text));
     (void)sprintf(tail, "\"checksum\": \"%016" PRIx64 "\"\n}\n",
-                  cf_hash_end(&hash));
+                  cf_hash_of(text, (size_t)(tail - text), 0));
     return strlen(text);
 }
 
@@ -402,8 +403,8 @@ static const struct {
     const char *why; /* NULL: fine */
 } edits[] = {
     {"", "", NULL},
-    {"\"format\": 1", "\"format\": 2", "another version"},
-    {"\"format\": 1,", "", "missing"},
+    {"\"format\": 2", "\"format\": 1", "another version"},
+    {"\"format\": 2,", "", "missing"},
     {"\"step\": 2", "\"step\": -2", "negative"},
     {"\"step\": 2", "\"step\": 2.0", "missing or negative"},
     {"\"step\": 2", "\"step\": \"2\"", "missing or negative"},
@@ -582,6 +583,26 @@ START_TEST(the_hash_is_xxh64_however_it_is_fed)
 }
 END_TEST
 
+START_TEST(the_hash_with_a_seed_is_xxh64_too)
+{
+    static const struct {
+        const char *text;
+        uint64_t seed, hash;
+    } known[] = {
+        {"", 2654435761, 0xac75fda2929b17ef},
+        {"", 1, 0xd5afba1336a3be4b},
+        {"abc", 12345, 0x01700e64f6f23509},
+        {"Nobody inspects the spammish repetition", 9223372036854775815u,
+         0x25912581cbb01ff2},
+    };
+
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        ck_assert_uint_eq(
+            cf_hash_of(known[i].text, strlen(known[i].text), known[i].seed),
+            known[i].hash);
+}
+END_TEST
+
 /* scratch_close removes files only. */
 static void scratch_close_deep(void)
 {
@@ -612,6 +633,7 @@ int main(void)
     tcase_add_test(tcase, only_names_of_steps_are_steps);
     tcase_add_test(tcase, metrics_are_cut_behind_a_step);
     tcase_add_test(tcase, the_hash_is_xxh64_however_it_is_fed);
+    tcase_add_test(tcase, the_hash_with_a_seed_is_xxh64_too);
     suite_add_tcase(suite, tcase);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
