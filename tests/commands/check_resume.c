@@ -81,7 +81,8 @@ START_TEST(going_on_from_every_step_has_the_bits_of_not_stopping)
         char *message = text_format("going on from the state of step %u", step);
 
         resumed_forget(&work, step);
-        if (random_below(&random, 2) == 0)
+        /* Some steps with an evaluation are among these, and some are not. */
+        if (step / 3 % 2 == 1)
             resumed_cut_metrics(&work, step);
         expect_resumed(&work, &random, message);
         free(message);
