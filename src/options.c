@@ -242,6 +242,7 @@ void cf_options_close(cf_options *options)
     free(options->model);
     free(options->output);
     free(options->freeze);
+    free(options->layers_per_stage);
     free(options->against);
     free(options->lengths);
     free(options->cost);

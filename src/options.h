@@ -69,6 +69,7 @@ typedef struct cf_options {
     uint32_t chunk_size_tok;
     uint32_t retained_chunks_max;
     uint32_t pipeline_stages;
+    char *layers_per_stage; /* as "9,9,8,4"; NULL = by cost */
     cf_schedule_kind schedule;
     cf_recompute recompute;
     cf_compute compute;
