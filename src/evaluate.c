@@ -62,7 +62,7 @@ static cf_status evaluate(eval_command *e, const cf_options *options)
 int cf_command_eval(const cf_options *options)
 {
     eval_command e = {0};
-    cf_status status = cf_run_open(options, &e.run);
+    cf_status status = cf_run_open(options, NULL, &e.run);
 
     if (status == CF_OK) {
         status = evaluate(&e, options);

@@ -104,8 +104,8 @@ static cf_status machine_measure(const cf_model *model, double *flop_per_s_p)
 
 /* ---- costs ---- */
 
-cf_status cf_forecast_open(const cf_model *model, const cf_step_plan_need *need,
-                           cf_recompute policy, cf_forecast *forecast)
+/* The flops of a model, without its machine. */
+static cf_forecast flops_of(const cf_model *model)
 {
     const cf_model_config *c = &model->config;
     const double hidden = c->hidden, layers = c->n_layers;
@@ -113,20 +113,33 @@ cf_status cf_forecast_open(const cf_model *model, const cf_step_plan_need *need,
     const double n_kv = (double)c->n_kv_heads * c->head_dim;
     const double weights =
         hidden * (2 * n_q + 2 * n_kv) + 3 * hidden * (double)c->ffn;
-    const uint64_t retained =
-        (uint64_t)need->chunk_size_tok * need->params.retained_chunks_max;
 
-    *forecast = (cf_forecast){
+    return (cf_forecast){
         .token_flop = 2 * weights * layers * ELEMENTWISE_SHARE,
         .target_flop = 2 * hidden * (double)c->vocab,
         .pair_flop = 4 * n_q * layers * ATTENTION_SLOWNESS,
         .trained = (layers - model->first_backward_layer) / layers,
-        .linear_again = policy == CF_RECOMPUTE_LAYER,
-        .retained_tok = retained < UINT32_MAX ? (uint32_t)retained : UINT32_MAX,
-        .update_s = UPDATE_ELEMENTS_MOVED * (double)model->n_trained_elements *
-                    (double)model->kernels->acc_bytes / UPDATE_BYTES_PER_S,
     };
-    return machine_measure(model, &forecast->flop_per_s);
+}
+
+cf_status cf_forecast_open(const cf_model *model, const cf_step_plan_need *need,
+                           cf_recompute policy, uint32_t n_ranks,
+                           cf_forecast *forecast)
+{
+    const uint64_t retained =
+        (uint64_t)need->chunk_size_tok * need->params.retained_chunks_max;
+    cf_status status;
+
+    *forecast = flops_of(model);
+    forecast->linear_again = policy == CF_RECOMPUTE_LAYER;
+    forecast->retained_tok =
+        retained < UINT32_MAX ? (uint32_t)retained : UINT32_MAX;
+    forecast->update_s = UPDATE_ELEMENTS_MOVED *
+                         (double)model->n_trained_elements *
+                         (double)model->kernels->acc_bytes / UPDATE_BYTES_PER_S;
+    status = machine_measure(model, &forecast->flop_per_s);
+    forecast->flop_per_s *= n_ranks;
+    return status;
 }
 
 /* Queries times keys that they see. */
@@ -168,6 +181,38 @@ double cf_forecast_step_s(const cf_forecast *forecast,
             flop += training_flop(forecast, len_tok[sequences[i]],
                                   targets[sequences[i]]);
     return flop / forecast->flop_per_s + forecast->update_s;
+}
+
+double cf_forecast_sequence_flop(const cf_forecast *forecast, uint32_t len_tok,
+                                 uint32_t n_targets)
+{
+    return n_targets > 0 ? training_flop(forecast, len_tok, n_targets) : 0;
+}
+
+cf_stage_costs cf_forecast_stage_costs(const cf_model *model,
+                                       const cf_dataset *dataset)
+{
+    const cf_forecast f = flops_of(model);
+    const uint32_t *len_tok = cf_dataset_lengths(dataset);
+    const uint32_t *targets = cf_dataset_target_counts(dataset);
+    const double layers = model->config.n_layers;
+    double n_tok = 0, n_pairs = 0, n_targets = 0;
+
+    for (size_t i = 0; i < cf_dataset_count(dataset); i++) {
+        if (targets[i] == 0)
+            continue;
+        n_tok += len_tok[i];
+        n_pairs += pairs(len_tok[i]);
+        n_targets += targets[i];
+    }
+    if (n_tok == 0)
+        n_tok = 1;
+    return (cf_stage_costs){
+        .layer = (f.token_flop * (1 + LINEAR_BACKWARD) +
+                  f.pair_flop * (1 + ATTENTION_BACKWARD) * n_pairs / n_tok) /
+                 layers,
+        .head = f.target_flop * (1 + LINEAR_BACKWARD) * n_targets / n_tok,
+    };
 }
 
 double cf_forecast_evaluation_s(const cf_forecast *forecast,

@@ -15,6 +15,7 @@
 
 #include "src/batches.h"
 #include "src/model.h"
+#include "src/stage_split.h"
 #include "src/step_plan.h"
 
 typedef struct cf_forecast {
@@ -35,11 +36,21 @@ typedef struct cf_forecast {
 } cf_forecast;
 
 /* The costs of a model, with the plan's limits; measures the machine for about
- * 50 ms.  Errors, logged: CF_NO_MEMORY. */
+ * 50 ms, and takes n_ranks to be as many times as fast.  Errors, logged:
+ * CF_NO_MEMORY. */
 CF_MUST_USE cf_status cf_forecast_open(const cf_model *model,
                                        const cf_step_plan_need *need,
-                                       cf_recompute policy,
+                                       cf_recompute policy, uint32_t n_ranks,
                                        cf_forecast *forecast);
+
+/* What training on one sequence costs: equal on every rank, whatever its
+ * speed. */
+double cf_forecast_sequence_flop(const cf_forecast *forecast, uint32_t len_tok,
+                                 uint32_t n_targets);
+
+/* What layers and head cost with data of these lengths. */
+cf_stage_costs cf_forecast_stage_costs(const cf_model *model,
+                                       const cf_dataset *dataset);
 
 /* What a training step, or an evaluation, over these sequences will take, as
  * first forecast. */

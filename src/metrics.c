@@ -44,6 +44,7 @@ struct cf_metrics {
     bool is_behind; /* told that the disk is full */
     uint64_t n_steps;
     uint32_t log_every;
+    uint32_t n_stages, n_replicas;
     bool quiet;
     bool on_terminal;
     bool is_drawn; /* the cursor stands behind a line of ours */
@@ -81,6 +82,8 @@ cf_status cf_metrics_open(const cf_metrics_params *params,
     metrics->fd = -1;
     metrics->n_steps = params->n_steps;
     metrics->log_every = params->log_every;
+    metrics->n_stages = params->n_stages;
+    metrics->n_replicas = params->n_replicas;
     metrics->quiet = params->quiet;
     metrics->on_terminal = isatty(STDERR_FILENO) == 1;
     if (params->path != NULL) {
@@ -146,6 +149,7 @@ static double tokens_per_s(const cf_step_report *report)
 static void format_report(cf_metrics *metrics, const cf_step_report *report)
 {
     char loss[32] = "-";
+    char bubble[32] = "";
     char peak[32];
     char eta[32];
 
@@ -153,9 +157,13 @@ static void format_report(cf_metrics *metrics, const cf_step_report *report)
         (void)snprintf(loss, sizeof(loss), "%.4f", report->loss);
     format_bytes(report->peak_bytes, peak, sizeof(peak));
     cf_time_format(report->eta_s, eta, sizeof(eta));
+    if (metrics->n_stages > 1)
+        (void)snprintf(bubble, sizeof(bubble), "  bubble %.1f %%",
+                       100 * report->bubble_ratio);
     (void)snprintf(metrics->last, sizeof(metrics->last),
-                   "loss %s  lr %.3g  %.0f tok/s  peak %s  ETA %s", loss,
-                   report->learning_rate, tokens_per_s(report), peak, eta);
+                   "loss %s  lr %.3g  %.0f tok/s%s  peak %s  ETA %s", loss,
+                   report->learning_rate, tokens_per_s(report), bubble, peak,
+                   eta);
 }
 
 /* One column less than the window has: some terminals wrap at the last. */
@@ -293,6 +301,15 @@ static cf_status write_report(cf_metrics *metrics, const cf_step_report *report)
     write_real(file, "step_s", true, report->step_s);
     write_real(file, "tokens_per_s", true, tokens_per_s(report));
     write_whole(file, "peak_bytes", report->peak_bytes);
+    if (metrics->n_stages > 1)
+        write_real(file, "bubble_ratio", true, report->bubble_ratio);
+    if (metrics->n_replicas > 1)
+        write_real(file, "load_max_over_mean", true,
+                   report->load_max_over_mean);
+    if (metrics->n_stages > 1 || metrics->n_replicas > 1) {
+        write_whole(file, "sent_bytes", report->sent_bytes);
+        write_real(file, "waited_s", true, report->waited_s);
+    }
     (void)fputs("}\n", file);
     return flush(metrics, PENDING_BYTES_MAX);
 }

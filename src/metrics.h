@@ -20,7 +20,12 @@ typedef struct cf_step_report {
     uint64_t recomputed_chunks;
     double step_s;
     double eta_s; /* to the end of the run, as forecast; on the line only */
-    uint64_t peak_bytes;
+    uint64_t peak_bytes; /* largest over ranks */
+    /* Of more than one rank; else 0. */
+    double bubble_ratio;
+    double load_max_over_mean; /* of the replicas, as predicted */
+    double waited_s;           /* for messages, most over ranks */
+    uint64_t sent_bytes;       /* by all ranks */
 } cf_step_report;
 
 /* What an evaluation between steps reports. */
@@ -40,6 +45,8 @@ typedef struct cf_metrics_params {
     uint64_t n_steps; /* of the run, for the line */
     uint32_t log_every;
     bool quiet; /* no progress on standard error */
+    uint32_t n_stages;
+    uint32_t n_replicas;
 } cf_metrics_params;
 
 /* Cut a metrics.jsonl off behind the lines of a step, a torn line included, so

@@ -1,11 +1,15 @@
 /* run.c - see run.h. */
 #include "src/run.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "src/forecast.h"
+#include "src/hash.h"
 #include "src/log.h"
 #include "src/machine.h"
+#include "src/stage_split.h"
 #include "src/threads.h"
 
 static cf_status backend_open(const cf_options *options, cf_kernels *kernels)
@@ -24,27 +28,67 @@ static cf_status backend_open(const cf_options *options, cf_kernels *kernels)
     return status;
 }
 
-cf_status cf_run_open(const cf_options *options, cf_run *run)
+/* ---- opening ---- */
+
+static cf_status grid_open(cf_run *run)
+{
+    const cf_options *options = run->options;
+    const uint32_t n_stages =
+        options->pipeline_stages > 0 ? options->pipeline_stages : 1;
+
+    run->grid = (cf_grid){.n_stages = 1, .n_replicas = 1};
+    if (run->comm == NULL)
+        return CF_OK;
+    return cf_grid_open(run->comm, n_stages, &run->grid);
+}
+
+static cf_status stage_of(const cf_run *run, uint32_t index, cf_stage *stage_p)
+{
+    return cf_stage_split(run->model.config.n_layers, run->grid.n_stages,
+                          run->options->layers_per_stage,
+                          cf_forecast_stage_costs(&run->model, run->dataset),
+                          index, stage_p);
+}
+
+/* Of the model's table, what this rank holds and updates. */
+static cf_status part_take(cf_run *run)
+{
+    cf_stage stage;
+    cf_status status = stage_of(run, run->grid.stage, &stage);
+
+    if (status != CF_OK)
+        return status;
+    cf_model_take_stage(&run->model, &stage);
+    if (run->options->freeze != NULL)
+        status = cf_model_freeze(&run->model, run->options->freeze);
+    if (status == CF_OK)
+        cf_model_take_shard(&run->model, run->grid.replica,
+                            run->grid.n_replicas);
+    return status;
+}
+
+cf_status cf_run_open(const cf_options *options, cf_comm *comm, cf_run *run)
 {
     cf_status status;
 
     memset(run, 0, sizeof(*run));
     run->options = options;
-    status = cf_threads_open(options, NULL);
+    run->comm = comm;
+    /* First, since all ranks call it, and know nothing yet of the others'
+     * options. */
+    status = cf_threads_open(options, comm);
     if (status == CF_OK)
-        status = backend_open(options, &run->kernels);
+        status = grid_open(run);
     if (status != CF_OK)
         return status;
-    status = cf_model_open(options->model, &run->kernels, &run->model);
-    if (status != CF_OK)
-        return status;
-    if (options->freeze != NULL)
-        status = cf_model_freeze(&run->model, options->freeze);
+    status = backend_open(options, &run->kernels);
+    if (status == CF_OK)
+        status = cf_model_open(options->model, &run->kernels, &run->model);
     if (status == CF_OK)
         status = cf_dataset_open(options->data, options->n_data,
                                  run->model.config.vocab, &run->dataset);
-    if (status != CF_OK)
-        cf_model_close(&run->model);
+    if (status == CF_OK)
+        status = part_take(run);
     return status;
 }
 
@@ -55,13 +99,54 @@ void cf_run_close(cf_run *run)
     cf_model_close(&run->model);
 }
 
+const char *cf_run_stages_format(const cf_run *run, char *buf, size_t size)
+{
+    size_t n = 0;
+
+    buf[0] = '\0';
+    for (uint32_t i = 0; i < run->grid.n_stages && n < size; i++) {
+        cf_stage stage;
+
+        if (stage_of(run, i, &stage) == CF_OK)
+            n += (size_t)snprintf(
+                buf + n, size - n, "%s%u-%u", i > 0 ? ", " : "",
+                (unsigned)stage.first_layer, (unsigned)stage.end_layer - 1);
+    }
+    return buf;
+}
+
+const char *cf_run_describe(const cf_run *run, char *buf, size_t size)
+{
+    const cf_model_config *c = &run->model.config;
+    const cf_dataset *dataset = run->dataset;
+    const size_t n = cf_dataset_count(dataset);
+    cf_hash lengths;
+
+    cf_hash_begin(&lengths);
+    cf_hash_append(&lengths, cf_dataset_lengths(dataset), n * sizeof(uint32_t));
+    cf_hash_append(&lengths, cf_dataset_target_counts(dataset),
+                   n * sizeof(uint32_t));
+    (void)snprintf(buf, size,
+                   "layers of the model: %u\nhidden size of the model: %u\n"
+                   "vocabulary of the model: %u\nsequences of the data: %zu\n"
+                   "hash of the lengths and targets of the data: %016" PRIx64
+                   "\n",
+                   (unsigned)c->n_layers, (unsigned)c->hidden,
+                   (unsigned)c->vocab, n, cf_hash_end(&lengths));
+    return buf;
+}
+
+/* ---- memory ---- */
+
 cf_status cf_run_size(const cf_run *run, cf_run_carver carve, void *command,
                       const cf_step_plan_need *need, cf_arena *sizes)
 {
     const cf_options *options = run->options;
+    const uint32_t n_here =
+        run->comm != NULL ? cf_comm_node_size(run->comm) : 1;
     const size_t budget = options->memory_bytes > 0
                               ? (size_t)options->memory_bytes
-                              : cf_machine_memory_bytes();
+                              : cf_machine_memory_bytes() / n_here;
     char have[32], want[32], retain[64] = "";
 
     cf_arena_open_dry(sizes);
@@ -76,7 +161,9 @@ cf_status cf_run_size(const cf_run *run, cf_run_carver carve, void *command,
         "tokens; try a smaller --chunk-size (now %u)%s, or --max-length",
         sizes->overflow ? "more than can be counted"
                         : cf_bytes_format(sizes->used, want, sizeof(want)),
-        options->memory_bytes > 0 ? "--memory allows" : "this machine has",
+        options->memory_bytes > 0 ? "--memory allows"
+        : n_here > 1              ? "this machine has for each of its ranks"
+                                  : "this machine has",
         cf_bytes_format(budget, have, sizeof(have)),
         (unsigned)need->longest_tok, (unsigned)need->chunk_size_tok, retain);
     return CF_NO_MEMORY;

@@ -3,23 +3,36 @@
 #define CF_RUN_H
 
 #include "src/arena.h"
+#include "src/comm.h"
 #include "src/dataset.h"
 #include "src/engine.h"
+#include "src/grid.h"
 #include "src/model.h"
 #include "src/options.h"
 #include "src/step_plan.h"
 
 typedef struct cf_run {
     const cf_options *options; /* borrowed */
+    cf_comm *comm;             /* borrowed; NULL: a command of one rank */
+    cf_grid grid;
     cf_kernels kernels;
     cf_model model;
     cf_dataset *dataset;
     cf_arena arena; /* open once cf_run_place has placed */
 } cf_run;
 
-/* Threads, backend, model table, data set; no weights.  Errors, logged. */
-CF_MUST_USE cf_status cf_run_open(const cf_options *options, cf_run *run);
-void cf_run_close(cf_run *run);
+/* Threads, backend, data set, and the model table of this rank's stage; no
+ * weights.  Errors, logged. */
+CF_MUST_USE cf_status cf_run_open(const cf_options *options, cf_comm *comm,
+                                  cf_run *run);
+void cf_run_close(cf_run *run); /* after a failed open too */
+
+/* The layers of all stages, as in "0-7, 8-15".  Returns buf. */
+const char *cf_run_stages_format(const cf_run *run, char *buf, size_t size);
+
+/* Model and data in a few lines of text, equal only when those are.  Returns
+ * buf. */
+const char *cf_run_describe(const cf_run *run, char *buf, size_t size);
 
 /* Carves everything of a command out of an arena: once dry, once for real. */
 typedef void (*cf_run_carver)(void *command, cf_arena *arena);

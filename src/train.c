@@ -144,7 +144,7 @@ static cf_status forecast_open(training *t)
         return CF_NO_MEMORY;
     }
     status = cf_forecast_open(&t->run.model, &t->need, t->options->recompute,
-                              &t->forecast);
+                              1, &t->forecast);
     if (status == CF_OK) {
         cf_forecast_add_steps(&t->forecast, &t->batches, first_step,
                               t->batches.n_steps, batch);
@@ -518,7 +518,7 @@ int cf_command_train(const cf_options *options, cf_comm *comm)
                      cf_comm_size(comm));
         return cf_exit_code(cf_comm_agree(comm, CF_INVALID));
     }
-    status = cf_run_open(options, &t.run);
+    status = cf_run_open(options, comm, &t.run);
 
     if (status == CF_OK) {
         status = train(&t);

@@ -404,7 +404,7 @@ static cf_status verify(verification *v)
 int cf_command_verify(const cf_options *options)
 {
     verification v = {.options = options};
-    cf_status status = cf_run_open(options, &v.run);
+    cf_status status = cf_run_open(options, NULL, &v.run);
 
     if (status == CF_OK) {
         status = verify(&v);

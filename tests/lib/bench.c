@@ -56,7 +56,7 @@ void bench_open_frozen(bench *b, const bench_setting *s, const char *freeze)
         .grad_clip = 1,
         .freeze = b->freeze,
     };
-    ck_assert_int_eq(cf_run_open(&b->options, &b->run), CF_OK);
+    ck_assert_int_eq(cf_run_open(&b->options, NULL, &b->run), CF_OK);
     ck_assert_int_eq(cf_batches_open(b->run.dataset, &b->options, &b->batches),
                      CF_OK);
     ck_assert_int_eq(

@@ -517,7 +517,7 @@ START_TEST(steps_left_are_forecast_from_their_own_batches)
 
     bench_open(&b, &settings[0]);
     ck_assert_int_eq(
-        cf_forecast_open(&b.run.model, &b.need, CF_RECOMPUTE_SELECTIVE, &f),
+        cf_forecast_open(&b.run.model, &b.need, CF_RECOMPUTE_SELECTIVE, 1, &f),
         CF_OK);
     ck_assert_double_gt(f.flop_per_s, 0);
     rest = f;
