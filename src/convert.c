@@ -168,6 +168,32 @@ CONVERT_LOOP(double_to_f16,  double, uint16_t, f16_from_double)
 CONVERT_LOOP(double_to_bf16, double, uint16_t, bf16_from_double)
 CONVERT_LOOP(float_to_f16,   float,  uint16_t, to_f16)
 CONVERT_LOOP(float_to_bf16,  float,  uint16_t, to_bf16)
+
+/* Inf and NaN have all bits of the exponent set. */
+#define FINITE_LOOP(name, bits, exponent)                           \
+    static bool name(size_t n, const void *src)                     \
+    {                                                               \
+        const char *from = src;                                     \
+        unsigned n_bad = 0;                                         \
+                                                                    \
+        FINITE_PARALLEL_LOOP                                        \
+        for (size_t i = 0; i < n; i++) {                            \
+            bits x;                                                 \
+                                                                    \
+            memcpy(&x, from + i * sizeof(x), sizeof(x));            \
+            n_bad |= (x & (exponent)) == (exponent);                \
+        }                                                           \
+        return n_bad == 0;                                          \
+    }
+
+#define FINITE_PARALLEL_LOOP \
+    _Pragma("omp parallel for simd schedule(static) reduction(|:n_bad) \
+if (n > PARALLEL_MIN)")
+
+FINITE_LOOP(f64_is_finite,  uint64_t, 0x7ff0000000000000u)
+FINITE_LOOP(f32_is_finite,  uint32_t, 0x7f800000u)
+FINITE_LOOP(f16_is_finite,  uint16_t, 0x7c00u)
+FINITE_LOOP(bf16_is_finite, uint16_t, 0x7f80u)
 /* clang-format on */
 
 typedef void convert_loop(size_t n, const void *src, void *dst);
@@ -214,4 +240,16 @@ void cf_convert_write(cf_compute compute, size_t n, const void *src,
         FROM_DOUBLE[dtype](n, src, dst);
     else
         FROM_FLOAT[dtype](n, src, dst);
+}
+
+bool cf_convert_is_finite(cf_dtype dtype, size_t n, const void *src)
+{
+    static bool (*const IS_FINITE[])(size_t n, const void *src) = {
+        [CF_DTYPE_F64] = f64_is_finite,
+        [CF_DTYPE_F32] = f32_is_finite,
+        [CF_DTYPE_F16] = f16_is_finite,
+        [CF_DTYPE_BF16] = bf16_is_finite,
+    };
+
+    return IS_FINITE[dtype](n, src);
 }

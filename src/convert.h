@@ -7,6 +7,8 @@
 #ifndef CF_CONVERT_H
 #define CF_CONVERT_H
 
+#include <stdbool.h>
+
 #include "src/safetensors.h"
 
 /* Bytes of one element. */
@@ -26,5 +28,8 @@ void cf_convert_read(cf_dtype dtype, size_t n, const void *src,
 /* n acc elements to a file's type. */
 void cf_convert_write(cf_compute compute, size_t n, const void *src,
                       cf_dtype dtype, void *dst);
+
+/* Whether no element of a file is an Inf or a NaN. */
+bool cf_convert_is_finite(cf_dtype dtype, size_t n, const void *src);
 
 #endif

@@ -18,6 +18,7 @@
 
 typedef struct exporting {
     const cf_options *options;
+    cf_comm *comm;
     char *path; /* owned: of the state */
     cf_checkpoint_state state;
     char *model_folder; /* owned */
@@ -131,7 +132,7 @@ static cf_status weights_write(const exporting *e)
 
     if (to == NULL)
         return status;
-    status = cf_model_export(&e->model, e->model_folder, to,
+    status = cf_model_export(e->comm, &e->model, e->model_folder, to,
                              e->options->export_dtype);
     if (status == CF_OK && !e->options->quiet)
         cf_log_info("the model of step %" PRIu64 " is in %s", e->state.step,
@@ -140,9 +141,9 @@ static cf_status weights_write(const exporting *e)
     return status;
 }
 
-int cf_command_export(const cf_options *options)
+int cf_command_export(const cf_options *options, cf_comm *comm)
 {
-    exporting e = {.options = options};
+    exporting e = {.options = options, .comm = comm};
     cf_status status = state_find(&e);
 
     if (status == CF_OK)

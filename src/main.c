@@ -33,7 +33,7 @@ static int command_run(const cf_options *options, cf_comm *comm)
     case CF_COMMAND_VERIFY:
         return cf_command_verify(options);
     case CF_COMMAND_EXPORT:
-        return cf_command_export(options);
+        return cf_command_export(options, comm);
     case CF_COMMAND_SIMULATE:
         return cf_command_simulate(options);
     }

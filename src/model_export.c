@@ -2,7 +2,6 @@
 #include "src/model_export.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "src/log.h"
 #include "src/model_folder.h"
@@ -20,18 +19,24 @@ static cf_dtype dtype_of(const cf_param *p, cf_export_dtype dtype)
     return p->file_dtype;
 }
 
-cf_status cf_model_export(const cf_model *model, const char *from,
-                          const char *to, cf_export_dtype dtype)
+/* Of the replicas of a stage, the first writes. */
+static const void *data_of(const cf_model *model, const cf_param *p)
 {
-    const cf_kernels *k = model->kernels;
-    cf_tensor_source *sources = calloc(model->n_params, sizeof(*sources));
-    cf_status status;
+    return p->owned && model->shard == 0 ? cf_model_at(model, model->masters, p)
+                                         : NULL;
+}
 
-    if (sources == NULL) {
-        cf_log_error("no memory to list the tensors of '%s'", to);
-        return CF_NO_MEMORY;
-    }
-    for (size_t i = 0; i < model->n_params; i++) {
+cf_status cf_model_export(cf_comm *comm, const cf_model *model,
+                          const char *from, const char *to,
+                          cf_export_dtype dtype)
+{
+    cf_tensor_source *sources = calloc(model->n_params, sizeof(*sources));
+    cf_status status = CF_OK;
+
+    if (sources == NULL)
+        status = cf_log_no_memory("the list of tensors");
+    status = cf_comm_agree(comm, status);
+    for (size_t i = 0; i < model->n_params && status == CF_OK; i++) {
         const cf_param *p = &model->params[i];
 
         sources[i] = (cf_tensor_source){
@@ -39,11 +44,12 @@ cf_status cf_model_export(const cf_model *model, const char *from,
             .dtype = dtype_of(p, dtype),
             .n_dims = p->n_dims,
             .dims = {p->dims[0], p->dims[1]},
-            .data = cf_at(model->masters, p->offset * k->acc_bytes),
+            .data = data_of(model, p),
         };
     }
-    status =
-        cf_model_folder_write(from, to, k->compute, sources, model->n_params);
+    if (status == CF_OK)
+        status = cf_model_folder_write(comm, from, to, model->kernels->compute,
+                                       sources, model->n_params);
     free(sources);
     return status;
 }

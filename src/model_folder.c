@@ -4,6 +4,8 @@
  *     when everything in it is on the disk.
  * (2) The index is made from what was written, not from what the model had:
  *     a tied head that is not in a file is not in the index.
+ * (3) All ranks write the weights; rank 0 does all else.  They agree wherever
+ *     one of them may have failed.
  */
 #include "src/model_folder.h"
 
@@ -24,6 +26,21 @@
 #include <unistd.h>
 
 static const uint64_t SHARD_BYTES_MAX = 5000000000;
+
+/* What is to be written, for all ranks but the sources' data the same. */
+typedef struct writing {
+    cf_comm *comm;
+    const char *from;
+    cf_compute compute;
+    const cf_tensor_source *sources;
+    size_t n_sources;
+    uint64_t bytes_max; /* of the tensors in one shard */
+} writing;
+
+static bool is_root(const writing *w)
+{
+    return cf_comm_rank(w->comm) == 0;
+}
 
 /* ---- small files ---- */
 
@@ -87,40 +104,43 @@ static uint64_t source_bytes(const cf_tensor_source *source)
     return bytes;
 }
 
-/* Sources that go into one shard: as many as fit, at least one. */
-static size_t shard_length(const cf_tensor_source *sources, size_t n_sources,
-                           uint64_t bytes_max)
+/* Sources from `first` on that go into one shard: as many as fit, at least
+ * one. */
+static size_t shard_length(const writing *w, size_t first)
 {
     uint64_t bytes = 0;
     size_t n;
 
-    for (n = 0; n < n_sources; n++) {
-        bytes += source_bytes(&sources[n]);
-        if (bytes > bytes_max && n > 0)
+    for (n = 0; first + n < w->n_sources; n++) {
+        bytes += source_bytes(&w->sources[first + n]);
+        if (bytes > w->bytes_max && n > 0)
             break;
     }
     return n;
 }
 
-static size_t count_shards(const cf_tensor_source *sources, size_t n_sources,
-                           uint64_t bytes_max)
+static size_t count_shards(const writing *w)
 {
     size_t n_shards = 0;
 
-    for (size_t i = 0; i < n_sources; n_shards++)
-        i += shard_length(sources + i, n_sources - i, bytes_max);
+    for (size_t i = 0; i < w->n_sources; n_shards++)
+        i += shard_length(w, i);
     return n_shards;
 }
 
-static cf_status write_index(const char *folder, uint64_t total_bytes,
+static cf_status write_index(const writing *w, const char *folder,
                              json_t *weight_map)
 {
-    json_t *index =
-        json_pack("{s:{s:I}, s:O}", "metadata", "total_size",
-                  (json_int_t)total_bytes, "weight_map", weight_map);
-    char *text = json_dumps(index, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+    uint64_t total_bytes = 0;
+    json_t *index;
+    char *text;
     cf_status status;
 
+    for (size_t i = 0; i < w->n_sources; i++)
+        total_bytes += source_bytes(&w->sources[i]);
+    index = json_pack("{s:{s:I}, s:O}", "metadata", "total_size",
+                      (json_int_t)total_bytes, "weight_map", weight_map);
+    text = json_dumps(index, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
     if (text != NULL)
         status = write_text(folder, "model.safetensors.index.json", text,
                             strlen(text));
@@ -131,51 +151,61 @@ static cf_status write_index(const char *folder, uint64_t total_bytes,
     return status;
 }
 
-static cf_status write_shard(const char *folder, const char *name,
-                             cf_compute compute,
-                             const cf_tensor_source *sources, size_t n_sources,
+/* Sources first to first + n - 1, into one file and, under its name, into the
+ * map. */
+static cf_status write_shard(const writing *w, const char *folder,
+                             const char *name, size_t first, size_t n,
                              json_t *weight_map)
 {
     char *path = cf_path_join(folder, "/", name);
-    cf_status status = CF_NO_MEMORY;
+    cf_status status =
+        cf_comm_agree(w->comm, path != NULL ? CF_OK : CF_NO_MEMORY);
 
-    if (path != NULL)
-        status = cf_tensors_write(path, compute, sources, n_sources);
+    if (status == CF_OK)
+        status =
+            cf_tensors_write(w->comm, path, w->compute, w->sources + first, n);
     free(path);
-    for (size_t i = 0; status == CF_OK && i < n_sources; i++)
-        if (json_object_set_new(weight_map, sources[i].name,
+    if (status != CF_OK)
+        return status;
+    for (size_t i = first; i < first + n; i++)
+        if (json_object_set_new(weight_map, w->sources[i].name,
                                 json_string(name)) != 0)
             status = cf_log_no_memory("the index of the weights");
-    return status;
+    return cf_comm_agree(w->comm, status);
 }
 
-static cf_status write_weights(const char *folder, cf_compute compute,
-                               const cf_tensor_source *sources,
-                               size_t n_sources, uint64_t bytes_max)
+static cf_status write_shards(const writing *w, const char *folder,
+                              json_t *weight_map)
 {
-    size_t n_shards = count_shards(sources, n_sources, bytes_max);
-    json_t *weight_map = json_object();
-    uint64_t total_bytes = 0;
+    const size_t n_shards = count_shards(w);
     char name[64] = "model.safetensors";
-    cf_status status = weight_map == NULL
-                           ? cf_log_no_memory("the index of the weights")
-                           : CF_OK;
+    cf_status status = CF_OK;
     size_t first = 0;
 
     for (size_t shard = 1; status == CF_OK && shard <= n_shards; shard++) {
-        size_t n = shard_length(sources + first, n_sources - first, bytes_max);
+        const size_t n = shard_length(w, first);
 
         if (n_shards > 1)
             snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors",
                      shard, n_shards);
-        status =
-            write_shard(folder, name, compute, sources + first, n, weight_map);
-        for (size_t i = first; i < first + n; i++)
-            total_bytes += source_bytes(&sources[i]);
+        status = write_shard(w, folder, name, first, n, weight_map);
         first += n;
     }
-    if (status == CF_OK && n_shards > 1)
-        status = write_index(folder, total_bytes, weight_map);
+    if (status == CF_OK && n_shards > 1 && is_root(w))
+        status = write_index(w, folder, weight_map);
+    return cf_comm_agree(w->comm, status);
+}
+
+static cf_status write_weights(const writing *w, const char *folder)
+{
+    json_t *weight_map = json_object();
+    cf_status status = cf_comm_agree(
+        w->comm, weight_map == NULL
+                     ? cf_log_no_memory("the index of the weights")
+                     : CF_OK);
+
+    if (status == CF_OK)
+        status = write_shards(w, folder, weight_map);
     json_decref(weight_map);
     return status;
 }
@@ -291,18 +321,19 @@ static cf_status copy_files(const char *from, const char *folder)
 
 /* ---- the folder ---- */
 
-static cf_status fill_folder(const char *from, const char *folder,
-                             cf_compute compute,
-                             const cf_tensor_source *sources, size_t n_sources,
-                             uint64_t bytes_max)
+/* All but the weights. */
+static cf_status begin_folder(const writing *w, const char *to,
+                              const char *temporary)
 {
-    cf_status status =
-        write_config(from, folder, config_dtype(sources, n_sources));
+    cf_status status = cf_path_remove(temporary);
 
+    if (status == CF_OK && mkdir(temporary, 0777) != 0)
+        status = cf_io_error(to, "create the folder", 0);
     if (status == CF_OK)
-        status = copy_files(from, folder);
+        status = write_config(w->from, temporary,
+                              config_dtype(w->sources, w->n_sources));
     if (status == CF_OK)
-        status = write_weights(folder, compute, sources, n_sources, bytes_max);
+        status = copy_files(w->from, temporary);
     return status;
 }
 
@@ -331,61 +362,58 @@ static cf_status put_in_place(const char *temporary, const char *to,
     return status == CF_OK ? cf_path_remove(old) : status;
 }
 
-static cf_status write_folder(const char *from, const char *to,
-                              cf_compute compute,
-                              const cf_tensor_source *sources, size_t n_sources,
-                              uint64_t bytes_max)
+static cf_status write_folder(const writing *w, const char *to,
+                              const char *temporary, const char *old)
 {
-    char *temporary = cf_path_join(to, "", ".tmp");
-    char *old = cf_path_join(to, "", ".old");
-    cf_status status = CF_NO_MEMORY;
+    cf_status status = CF_OK;
 
-    if (temporary != NULL && old != NULL)
-        status = cf_path_remove(temporary);
-    if (status != CF_OK)
-        goto free_paths;
-    if (mkdir(temporary, 0777) != 0) {
-        status = cf_io_error(to, "create the folder", 0);
-        goto free_paths;
-    }
-    status =
-        fill_folder(from, temporary, compute, sources, n_sources, bytes_max);
+    if (is_root(w))
+        status = begin_folder(w, to, temporary);
+    status = cf_comm_agree(w->comm, status);
     if (status == CF_OK)
+        status = write_weights(w, temporary);
+    if (status == CF_OK && is_root(w))
         status = put_in_place(temporary, to, old);
-    if (status != CF_OK && cf_path_remove(temporary) != CF_OK)
+    if (status != CF_OK && is_root(w) && cf_path_remove(temporary) != CF_OK)
         cf_log_warn("%s is left behind; remove it", temporary);
-
-free_paths:
-    free(old);
-    free(temporary);
-    return status;
+    return cf_comm_agree(w->comm, status);
 }
 
-cf_status cf_model_folder_write_shards(const char *from, const char *to,
-                                       cf_compute compute,
+cf_status cf_model_folder_write_shards(cf_comm *comm, const char *from,
+                                       const char *to, cf_compute compute,
                                        const cf_tensor_source *sources,
                                        size_t n_sources, uint64_t bytes_max)
 {
+    const writing w = {comm, from, compute, sources, n_sources, bytes_max};
     size_t n = strlen(to);
+    char *name, *temporary = NULL, *old = NULL;
     cf_status status;
-    char *name;
 
     /* The temporary folder stands beside the folder, not in it. */
     while (n > 1 && to[n - 1] == '/')
         n--;
     name = strndup(to, n);
     if (name == NULL)
-        return cf_log_no_memory("a path");
-    status = write_folder(from, name, compute, sources, n_sources, bytes_max);
+        (void)cf_log_no_memory("a path");
+    else {
+        temporary = cf_path_join(name, "", ".tmp");
+        old = cf_path_join(name, "", ".old");
+    }
+    status = cf_comm_agree(
+        comm, temporary != NULL && old != NULL ? CF_OK : CF_NO_MEMORY);
+    if (status == CF_OK)
+        status = write_folder(&w, name, temporary, old);
+    free(old);
+    free(temporary);
     free(name);
     return status;
 }
 
-cf_status cf_model_folder_write(const char *from, const char *to,
+cf_status cf_model_folder_write(cf_comm *comm, const char *from, const char *to,
                                 cf_compute compute,
                                 const cf_tensor_source *sources,
                                 size_t n_sources)
 {
-    return cf_model_folder_write_shards(from, to, compute, sources, n_sources,
-                                        SHARD_BYTES_MAX);
+    return cf_model_folder_write_shards(comm, from, to, compute, sources,
+                                        n_sources, SHARD_BYTES_MAX);
 }

@@ -9,6 +9,7 @@
 #include <chunkflow/base.h>
 
 #include "kernels/kernels.h"
+#include "src/comm.h"
 
 typedef enum cf_dtype {
     CF_DTYPE_F64,
@@ -62,13 +63,14 @@ void cf_tensor_release(const cf_tensor *tensor);
 
 /* ---- writing ---- */
 
-/* A tensor to be written: its values are acc elements of the compute type. */
+/* A tensor to be written: its values are acc elements of the compute type.  Of
+ * several ranks, one has them. */
 typedef struct cf_tensor_source {
     const char *name;
     cf_dtype dtype; /* in the file; rounded to nearest even */
     uint32_t n_dims;
     uint64_t dims[CF_TENSOR_DIMS_MAX];
-    const void *data;
+    const void *data; /* NULL: another rank writes it */
 } cf_tensor_source;
 
 /* What stands in front of the data of a file with these tensors, header and its
@@ -79,9 +81,12 @@ CF_MUST_USE cf_status cf_tensors_head_format(const cf_tensor_source *sources,
                                              size_t *n_head_p,
                                              uint64_t *data_bytes_p);
 
-/* Write one file, synced, under its final name only when complete (a
- * temporary name beside it, then a rename).  Errors, logged: CF_IO. */
-CF_MUST_USE cf_status cf_tensors_write(const char *path, cf_compute compute,
+/* Write one file, all ranks together, each the tensors that it has.  Synced,
+ * under its final name only when complete (a temporary name beside it, then a
+ * rename).  Errors, logged, and the same on all ranks: CF_IO, CF_COMM,
+ * CF_OVERFLOW (a value is too large for its type, or not finite). */
+CF_MUST_USE cf_status cf_tensors_write(cf_comm *comm, const char *path,
+                                       cf_compute compute,
                                        const cf_tensor_source *sources,
                                        size_t n_sources);
 

@@ -4,6 +4,8 @@
  * (2) Tensors of larger elements come first, so that every tensor is aligned to
  *     its elements; within one size the order is the caller's.
  * (3) Values pass through one buffer: no second copy of the weights exists.
+ * (4) Rank 0 makes the file with its head, every rank writes its tensors at
+ *     their places, rank 0 gives the name.  After each of these the ranks agree.
  */
 #include "src/safetensors.h"
 
@@ -15,6 +17,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,22 +29,20 @@ enum {
 };
 
 typedef struct out_file {
+    cf_comm *comm;
     const char *path; /* final name, for messages */
     const char *temporary;
-    int fd;
+    cf_compute compute;
+    const cf_tensor_source *sources;
+    size_t n_sources;
+    char *head; /* owned */
+    size_t n_head;
     uint64_t bytes; /* of the whole file */
 } out_file;
 
 static cf_status fail(const out_file *out, const char *what)
 {
     return cf_io_error(out->path, what, out->bytes);
-}
-
-static cf_status write_bytes(const out_file *out, const void *bytes, size_t n)
-{
-    if (cf_write_all(out->fd, bytes, n) != 0)
-        return fail(out, "write it");
-    return CF_OK;
 }
 
 /* ---- header ---- */
@@ -140,38 +141,51 @@ cf_status cf_tensors_head_format(const cf_tensor_source *sources,
 
 /* ---- data ---- */
 
-static cf_status write_source(const out_file *out, cf_compute compute,
-                              const cf_tensor_source *source, void *buffer)
+static cf_status write_source(const out_file *out, int fd,
+                              const cf_tensor_source *source, uint64_t offset,
+                              void *buffer)
 {
-    uint64_t n = source_elements(source);
+    const size_t element_bytes = cf_dtype_bytes(source->dtype);
     const char *data = source->data;
+    const uint64_t n = source_elements(source);
     size_t n_now;
 
     for (uint64_t at = 0; at < n; at += n_now) {
-        cf_status status;
-
         n_now = n - at < BUFFER_ELEMENTS ? n - at : BUFFER_ELEMENTS;
-        cf_convert_write(compute, n_now, data + at * cf_acc_bytes(compute),
-                         source->dtype, buffer);
-        status =
-            write_bytes(out, buffer, n_now * cf_dtype_bytes(source->dtype));
-        if (status != CF_OK)
-            return status;
+        cf_convert_write(out->compute, n_now,
+                         data + at * cf_acc_bytes(out->compute), source->dtype,
+                         buffer);
+        if (!cf_convert_is_finite(source->dtype, n_now, buffer)) {
+            cf_log_error("%s: tensor '%s' has a value that %s cannot hold: "
+                         "export it with --export-dtype fp32",
+                         out->path, source->name, cf_dtype_name(source->dtype));
+            return CF_OVERFLOW;
+        }
+        if (cf_write_all_at(fd, buffer, n_now * element_bytes,
+                            offset + at * element_bytes) != 0)
+            return fail(out, "write it");
     }
     return CF_OK;
 }
 
-static cf_status write_data(const out_file *out, cf_compute compute,
-                            const cf_tensor_source *sources, size_t n_sources)
+/* (2) */
+static cf_status write_sources(const out_file *out, int fd)
 {
     void *buffer = malloc(BUFFER_ELEMENTS * sizeof(double));
+    uint64_t offset = out->n_head;
     cf_status status =
         buffer == NULL ? cf_log_no_memory("a tensor's buffer") : CF_OK;
 
     for (size_t bytes = 8; bytes >= 2; bytes /= 2)
-        for (size_t i = 0; status == CF_OK && i < n_sources; i++)
-            if (cf_dtype_bytes(sources[i].dtype) == bytes)
-                status = write_source(out, compute, &sources[i], buffer);
+        for (size_t i = 0; status == CF_OK && i < out->n_sources; i++) {
+            const cf_tensor_source *source = &out->sources[i];
+
+            if (cf_dtype_bytes(source->dtype) != bytes)
+                continue;
+            if (source->data != NULL)
+                status = write_source(out, fd, source, offset, buffer);
+            offset += source_elements(source) * bytes;
+        }
     free(buffer);
     return status;
 }
@@ -180,63 +194,90 @@ static cf_status write_data(const out_file *out, cf_compute compute,
 
 /* Ask for the room at once, so that a full disk is told before hours of
  * writing; a file system that cannot say is asked again by every write. */
-static cf_status reserve_room(const out_file *out)
+static cf_status reserve_room(const out_file *out, int fd)
 {
-    if (fallocate(out->fd, 0, 0, (off_t)out->bytes) != 0 &&
+    if (fallocate(fd, 0, 0, (off_t)out->bytes) != 0 &&
         (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
         return fail(out, "write it");
     return CF_OK;
 }
 
-static cf_status write_temporary(out_file *out, const char *head, size_t n_head,
-                                 cf_compute compute,
-                                 const cf_tensor_source *sources,
-                                 size_t n_sources)
+static cf_status create(const out_file *out)
 {
+    const int fd =
+        open(out->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     cf_status status;
 
-    out->fd =
-        open(out->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (out->fd < 0)
+    if (fd < 0)
         return fail(out, "create it");
-    status = reserve_room(out);
-    if (status == CF_OK)
-        status = write_bytes(out, head, n_head);
-    if (status == CF_OK)
-        status = write_data(out, compute, sources, n_sources);
-    if (status == CF_OK && fsync(out->fd) != 0)
-        status = fail(out, "sync it");
-    if (close(out->fd) != 0 && status == CF_OK)
+    status = reserve_room(out, fd);
+    if (status == CF_OK && cf_write_all_at(fd, out->head, out->n_head, 0) != 0)
+        status = fail(out, "write it");
+    if (close(fd) != 0 && status == CF_OK)
         status = fail(out, "close it");
-    if (status == CF_OK && rename(out->temporary, out->path) != 0)
-        status = fail(out, "give it its name");
-    if (status != CF_OK)
-        unlink(out->temporary);
     return status;
 }
 
-cf_status cf_tensors_write(const char *path, cf_compute compute,
+static cf_status write_part(const out_file *out)
+{
+    const int fd = open(out->temporary, O_WRONLY | O_CLOEXEC);
+    cf_status status;
+
+    if (fd < 0)
+        return fail(out, "write it");
+    status = write_sources(out, fd);
+    if (status == CF_OK && fsync(fd) != 0)
+        status = fail(out, "sync it");
+    if (close(fd) != 0 && status == CF_OK)
+        status = fail(out, "close it");
+    return status;
+}
+
+static cf_status give_name(const out_file *out)
+{
+    if (rename(out->temporary, out->path) != 0)
+        return fail(out, "give it its name");
+    return cf_folder_sync_of(out->path);
+}
+
+/* (4).  `status` tells whether this rank is ready. */
+static cf_status write_together(const out_file *out, cf_status status)
+{
+    const bool is_root = cf_comm_rank(out->comm) == 0;
+
+    if (status == CF_OK && is_root)
+        status = create(out);
+    status = cf_comm_agree(out->comm, status);
+    if (status == CF_OK)
+        status = cf_comm_agree(out->comm, write_part(out));
+    if (status == CF_OK && is_root)
+        status = give_name(out);
+    if (status != CF_OK && is_root && out->temporary != NULL)
+        unlink(out->temporary);
+    return cf_comm_agree(out->comm, status);
+}
+
+cf_status cf_tensors_write(cf_comm *comm, const char *path, cf_compute compute,
                            const cf_tensor_source *sources, size_t n_sources)
 {
     char *temporary = cf_path_join(path, "", ".tmp");
-    out_file out = {.path = path, .temporary = temporary, .fd = -1};
-    char *head = NULL;
-    size_t n_head = 0;
+    out_file out = {
+        .comm = comm,
+        .path = path,
+        .temporary = temporary,
+        .compute = compute,
+        .sources = sources,
+        .n_sources = n_sources,
+    };
     uint64_t data_bytes = 0;
     cf_status status = CF_NO_MEMORY;
 
-    if (temporary == NULL)
-        return status;
-    status =
-        cf_tensors_head_format(sources, n_sources, &head, &n_head, &data_bytes);
-    if (status == CF_OK) {
-        out.bytes = n_head + data_bytes;
-        status =
-            write_temporary(&out, head, n_head, compute, sources, n_sources);
-    }
-    if (status == CF_OK)
-        status = cf_folder_sync_of(path);
-    free(head);
+    if (temporary != NULL)
+        status = cf_tensors_head_format(sources, n_sources, &out.head,
+                                        &out.n_head, &data_bytes);
+    out.bytes = out.n_head + data_bytes;
+    status = write_together(&out, status);
+    free(out.head);
     free(temporary);
     return status;
 }

@@ -391,8 +391,8 @@ static cf_status output_end(training *t)
     if (ledger != NULL && model != NULL)
         status = cf_validation_restore_best(&t->validation);
     if (status == CF_OK)
-        status = cf_model_export(&t->run.model, t->options->model, model,
-                                 t->options->export_dtype);
+        status = cf_model_export(t->comm, &t->run.model, t->options->model,
+                                 model, t->options->export_dtype);
     if (status == CF_OK)
         status = cf_ledger_write(&t->ledger, ledger);
     if (status == CF_OK && !t->options->quiet) {

@@ -164,11 +164,13 @@ static char *best_path(const cf_validation *v)
 static cf_status best_write(const cf_validation *v)
 {
     char *path = best_path(v);
-    cf_status status = CF_NO_MEMORY;
+    cf_status status =
+        cf_comm_agree(v->run->comm, path != NULL ? CF_OK : CF_NO_MEMORY);
 
-    if (path != NULL)
-        status = cf_model_export(&v->run->model, v->options->model, path,
-                                 v->options->export_dtype);
+    if (status == CF_OK)
+        status =
+            cf_model_export(v->run->comm, &v->run->model, v->options->model,
+                            path, v->options->export_dtype);
     free(path);
     return status;
 }
@@ -242,6 +244,7 @@ cf_status cf_validation_restore_best(const cf_validation *v)
     path = best_path(v);
     if (path != NULL)
         status = cf_model_load(&v->run->model, path);
+    status = cf_comm_agree(v->run->comm, status);
     if (status == CF_OK && !v->options->quiet)
         cf_log_info("the model is that of the best evaluation: step %" PRIu64
                     ", loss %.4f",

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/lib/alone.h"
+
 char *bench_path(const char *a, const char *b)
 {
     char *path = malloc(strlen(a) + strlen(b) + 1);
@@ -59,6 +61,7 @@ void bench_open_frozen(bench *b, const bench_setting *s, const char *freeze)
     ck_assert_int_eq(cf_run_open(&b->options, NULL, &b->run), CF_OK);
     ck_assert_int_eq(cf_batches_open(b->run.dataset, &b->options, &b->batches),
                      CF_OK);
+    b->run.comm = alone();
     ck_assert_int_eq(
         cf_step_plan_bound(b->run.dataset, b->batches.eligible,
                            b->batches.n_eligible, b->batches.global_batch,

@@ -14,6 +14,7 @@
 #include "src/files.h"
 #include "src/hash.h"
 #include "src/metrics.h"
+#include "tests/lib/alone.h"
 #include "tests/lib/scratch.h"
 
 #define FIXTURE CF_TEST_SRCDIR "/tests/parity/fixtures/qwen2-tied"
@@ -50,7 +51,6 @@ void *__wrap_realloc(void *old, size_t size)
 /* ---- a model with any numbers in it ---- */
 
 typedef struct subject {
-    cf_comm *comm;
     cf_kernels kernels;
     cf_model model;
     cf_arena arena;
@@ -74,7 +74,6 @@ static void subject_open(subject *s, cf_compute compute, uint64_t seed)
     cf_arena sizes;
 
     memset(s, 0, sizeof(*s));
-    ck_assert_int_eq(cf_comm_open(&s->comm), CF_OK);
     ck_assert_int_eq(cf_cpu_kernels(compute, &s->kernels, &why), CF_OK);
     ck_assert_int_eq(cf_model_open(FIXTURE, &s->kernels, &s->model), CF_OK);
     cf_arena_open_dry(&sizes);
@@ -92,7 +91,6 @@ static void subject_close(subject *s)
 {
     cf_arena_close(&s->arena);
     cf_model_close(&s->model);
-    cf_comm_close(s->comm, 0);
 }
 
 static const cf_ledger ledger_of_seven = {
@@ -118,7 +116,7 @@ static cf_checkpoint *writer_open(subject *s, uint32_t keep, uint64_t resumed)
 {
     cf_checkpoint_state state = state_of_run();
     cf_checkpoint_params params = {.output = scratch_path("."),
-                                   .lane = s->comm,
+                                   .lane = alone(),
                                    .model = &s->model,
                                    .keep = keep,
                                    .state = &state};

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "src/model_export.h"
+#include "tests/lib/alone.h"
 #include "tests/lib/bench.h"
 #include "tests/lib/temp_folder.h"
 
@@ -155,8 +156,9 @@ static void expect_frozen_exported_as_it_came(const bench *b, const char *list)
     char *path = bench_path(folder, "/model");
     cf_tensors *from, *to;
 
-    ck_assert_int_eq(
-        cf_model_export(&b->run.model, b->model, path, CF_EXPORT_MODEL), CF_OK);
+    ck_assert_int_eq(cf_model_export(alone(), &b->run.model, b->model, path,
+                                     CF_EXPORT_MODEL),
+                     CF_OK);
     ck_assert_int_eq(cf_tensors_open_folder(b->model, &from), CF_OK);
     ck_assert_int_eq(cf_tensors_open_folder(path, &to), CF_OK);
     for (size_t i = 0; i < b->run.model.n_params; i++) {

@@ -1,6 +1,7 @@
 /* check_model_folder.c - a folder out is whole, or is not there. */
 #include "src/model_folder.h"
 
+#include "tests/lib/alone.h"
 #include "tests/lib/temp_folder.h"
 
 #include <check.h>
@@ -91,8 +92,8 @@ static cf_status write_logged(const fixture *f, captured_log *log)
     cf_status status;
 
     captured_log_begin(log);
-    status =
-        cf_model_folder_write(f->from, f->to, CF_COMPUTE_FP32, f->sources, 4);
+    status = cf_model_folder_write(alone(), f->from, f->to, CF_COMPUTE_FP32,
+                                   f->sources, 4);
     captured_log_end(log);
     return status;
 }
@@ -104,9 +105,9 @@ START_TEST(weights_config_and_tokenizer_are_in_the_folder)
     char *config;
 
     fixture_open(&f);
-    ck_assert_int_eq(
-        cf_model_folder_write(f.from, f.to, CF_COMPUTE_FP32, f.sources, 4),
-        CF_OK);
+    ck_assert_int_eq(cf_model_folder_write(alone(), f.from, f.to,
+                                           CF_COMPUTE_FP32, f.sources, 4),
+                     CF_OK);
     ck_assert_uint_eq(temp_folder_count(f.folder), 2);
     ck_assert_uint_eq(temp_folder_count(f.to), 5);
     assert_weights(&f, f.to);
@@ -132,8 +133,9 @@ START_TEST(shards_have_an_index_of_what_was_written)
 
     fixture_open(&f);
     /* 4096, 256, 2048, 1024 bytes: the first alone, then all others. */
-    ck_assert_int_eq(cf_model_folder_write_shards(f.from, f.to, CF_COMPUTE_FP32,
-                                                  f.sources, 4, 4000),
+    ck_assert_int_eq(cf_model_folder_write_shards(alone(), f.from, f.to,
+                                                  CF_COMPUTE_FP32, f.sources, 4,
+                                                  4000),
                      CF_OK);
     assert_weights(&f, f.to);
     ck_assert(!temp_file_exists(f.to, "model.safetensors"));
@@ -164,9 +166,9 @@ START_TEST(an_older_folder_is_replaced_as_a_whole)
     ck_assert_int_eq(mkdir(f.to, 0777), 0);
     temp_file_write_text(f.to, "model-00001-of-00009.safetensors", "old");
     strcat(f.to, "/"); /* as people type it */
-    ck_assert_int_eq(
-        cf_model_folder_write(f.from, f.to, CF_COMPUTE_FP32, f.sources, 4),
-        CF_OK);
+    ck_assert_int_eq(cf_model_folder_write(alone(), f.from, f.to,
+                                           CF_COMPUTE_FP32, f.sources, 4),
+                     CF_OK);
     ck_assert_uint_eq(temp_folder_count(f.to), 5);
     ck_assert_uint_eq(temp_folder_count(f.folder), 2);
     assert_weights(&f, f.to);
@@ -179,9 +181,9 @@ START_TEST(a_folder_can_be_written_onto_its_own_source)
     fixture f;
 
     fixture_open(&f);
-    ck_assert_int_eq(
-        cf_model_folder_write(f.from, f.from, CF_COMPUTE_FP32, f.sources, 4),
-        CF_OK);
+    ck_assert_int_eq(cf_model_folder_write(alone(), f.from, f.from,
+                                           CF_COMPUTE_FP32, f.sources, 4),
+                     CF_OK);
     assert_weights(&f, f.from);
     ck_assert(temp_file_exists(f.from, "tokenizer.json"));
     temp_folder_close(f.folder);
@@ -197,9 +199,9 @@ START_TEST(what_a_killed_run_left_behind_does_not_matter)
     ck_assert_int_eq(mkdir(f.to, 0777), 0);
     temp_file_write_text(f.to, "model.safetensors", "half");
     f.to[strlen(f.to) - 4] = '\0';
-    ck_assert_int_eq(
-        cf_model_folder_write(f.from, f.to, CF_COMPUTE_FP32, f.sources, 4),
-        CF_OK);
+    ck_assert_int_eq(cf_model_folder_write(alone(), f.from, f.to,
+                                           CF_COMPUTE_FP32, f.sources, 4),
+                     CF_OK);
     ck_assert_uint_eq(temp_folder_count(f.folder), 2);
     assert_weights(&f, f.to);
     temp_folder_close(f.folder);

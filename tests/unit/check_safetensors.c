@@ -2,6 +2,7 @@
 #include "src/safetensors.h"
 
 #include "src/convert.h"
+#include "tests/lib/alone.h"
 #include "tests/lib/temp_folder.h"
 
 #include <check.h>
@@ -185,7 +186,8 @@ START_TEST(what_is_written_is_read_in_every_type)
             memcpy(data + (size_t)i * bytes,
                    wide ? (void *)&x : (void *)&single, bytes);
         }
-        ck_assert_int_eq(cf_tensors_write(path, COMPUTE[c], sources, 6), CF_OK);
+        ck_assert_int_eq(
+            cf_tensors_write(alone(), path, COMPUTE[c], sources, 6), CF_OK);
         ck_assert_uint_eq(temp_folder_count(folder), 1);
         ck_assert_int_eq(cf_tensors_open_folder(folder, &tensors), CF_OK);
         ck_assert_uint_eq(cf_tensors_count(tensors), 6);
@@ -228,10 +230,49 @@ START_TEST(a_file_that_cannot_be_written_is_one_line)
 
     captured_log_begin(&log);
     ck_assert_int_eq(
-        cf_tensors_write("/no/such/f", CF_COMPUTE_FP32, &source, 1), CF_IO);
+        cf_tensors_write(alone(), "/no/such/f", CF_COMPUTE_FP32, &source, 1),
+        CF_IO);
     captured_log_end(&log);
     ck_assert(captured_log_is_error(&log, "/no/such/f: cannot create it: No "
                                           "such file or directory"));
+}
+END_TEST
+
+/* 65519 rounds down to what F16 ends at, 65520 rounds to Inf. */
+START_TEST(a_value_too_large_for_its_type_is_one_line_and_no_file)
+{
+    static const struct {
+        float value;
+        cf_dtype dtype;
+        bool fits;
+    } cases[] = {
+        {65519, CF_DTYPE_F16, true},     {65520, CF_DTYPE_F16, false},
+        {-65520, CF_DTYPE_F16, false},   {3.38e38f, CF_DTYPE_BF16, true},
+        {3.4e38f, CF_DTYPE_BF16, false}, {3.4e38f, CF_DTYPE_F32, true},
+        {INFINITY, CF_DTYPE_F32, false}, {NAN, CF_DTYPE_F64, false},
+    };
+    char *folder = temp_folder_open();
+    char path[256];
+
+    snprintf(path, sizeof(path), "%s/x.safetensors", folder);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const float values[3] = {1, cases[i].value, 0};
+        const cf_tensor_source source = {
+            "the.name", cases[i].dtype, 1, {3}, values};
+        captured_log log;
+        cf_status status;
+
+        captured_log_begin(&log);
+        status = cf_tensors_write(alone(), path, CF_COMPUTE_FP32, &source, 1);
+        captured_log_end(&log);
+        ck_assert_int_eq(status, cases[i].fits ? CF_OK : CF_OVERFLOW);
+        ck_assert(cases[i].fits ||
+                  captured_log_is_error(&log, "tensor 'the.name' has a value"));
+        ck_assert_uint_eq(temp_folder_count(folder), cases[i].fits);
+        if (cases[i].fits)
+            ck_assert_int_eq(remove(path), 0);
+    }
+    temp_folder_close(folder);
 }
 END_TEST
 
@@ -460,8 +501,8 @@ START_TEST(damaged_files_never_crash)
     size_t n;
 
     snprintf(path, sizeof(path), "%s/model.safetensors", folder);
-    ck_assert_int_eq(cf_tensors_write(path, CF_COMPUTE_FP32, sources, 2),
-                     CF_OK);
+    ck_assert_int_eq(
+        cf_tensors_write(alone(), path, CF_COMPUTE_FP32, sources, 2), CF_OK);
     good = temp_file_read(folder, "model.safetensors", &n);
     bytes = malloc(n);
     srand(seed);
@@ -506,6 +547,8 @@ int main(void)
     tcase_add_test(cases, rounding_is_to_nearest_even_in_one_step);
     tcase_add_test(cases, what_is_written_is_read_in_every_type);
     tcase_add_test(cases, a_file_that_cannot_be_written_is_one_line);
+    tcase_add_test(cases,
+                   a_value_too_large_for_its_type_is_one_line_and_no_file);
     tcase_add_loop_test(cases, a_bad_file_is_one_line_naming_file_and_tensor, 0,
                         sizeof(BAD) / sizeof(BAD[0]));
     tcase_add_test(cases, metadata_and_tensors_in_any_order_are_fine);
