@@ -154,6 +154,7 @@ void *__real_reallocarray(void *memory, size_t n, size_t size);
 void *__real_mmap(void *at, size_t size, int protection, int flags, int fd,
                   off_t offset);
 int __real_munmap(void *at, size_t size);
+int __real_madvise(void *at, size_t size, int advice);
 ssize_t __real_write(int fd, const void *bytes, size_t n);
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t n, size_t size);
@@ -162,6 +163,7 @@ void *__wrap_reallocarray(void *memory, size_t n, size_t size);
 void *__wrap_mmap(void *at, size_t size, int protection, int flags, int fd,
                   off_t offset);
 int __wrap_munmap(void *at, size_t size);
+int __wrap_madvise(void *at, size_t size, int advice);
 ssize_t __wrap_write(int fd, const void *bytes, size_t n);
 
 static void require_modest(size_t n, size_t size)
@@ -227,6 +229,14 @@ int __wrap_munmap(void *at, size_t size)
     free(at);
     *map = NULL;
     return 0;
+}
+
+/* A copy has no pages of its own that could be dropped. */
+int __wrap_madvise(void *at, size_t size, int advice)
+{
+    return at != NULL && find_map(at) != NULL
+               ? 0
+               : __real_madvise(at, size, advice);
 }
 
 static bool begins_with(const char *text, size_t n, const char *beginning)

@@ -8,7 +8,7 @@ cflags = -std=c11 -D_GNU_SOURCE -g -O1 -fno-omit-frame-pointer \
 	-fno-sanitize-recover=undefined -Wno-unknown-pragmas
 ldflags = -fsanitize=fuzzer,$(sanitizers) -Wl,--wrap=malloc,--wrap=calloc \
 	-Wl,--wrap=realloc,--wrap=reallocarray,--wrap=mmap,--wrap=munmap \
-	-Wl,--wrap=write
+	-Wl,--wrap=madvise,--wrap=write
 libs = -ljansson -lyaml -lm
 
 # Of the archive each target links what it needs.  src/run.c wants OpenMP and
