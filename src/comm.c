@@ -1,33 +1,59 @@
 /* comm.c - see comm.h.
  *
  * (1) Every wait is wait_for(): it tests, looks after the other ranks, and
- *     sleeps.
+ *     rests.
+ * (2) enter() stands before every call of MPI's that moves messages, and
+ *     come_back() after the last, so that the guard knows who has been in one
+ *     for how long.
+ * (3) A rank leaves either with all others, after they agreed or at the end, or
+ *     alone, by leave().
  */
 #include "src/comm.h"
 
 #include <assert.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "src/comm_guard.h"
 #include "src/comm_link.h"
+#include "src/comm_watch.h"
 #include "src/log.h"
 
 enum {
     PLACE_BYTES = 160,
-    SPINS = 200 /* tests before the first sleep */
+    SPINS = 200,     /* tests before the first sleep */
+    STUCK_TICKS = 4, /* of the guard, in one call of MPI's */
+    CULPRIT_FIRST_S = 2,
+    ABORT_S = 4, /* to have left, all in all */
+    FINALIZE_S = 60,
+    EXIT_LOST = 5
 };
 
 #define SLEEP_MIN_NS  20000U
 #define SLEEP_MAX_NS  1000000U
 #define LANE_SLEEP_NS 1000000U
+#define LOOKS_NS      500000000U /* for the reason of an error of MPI's */
+
+#define NOBODY (CF_LINK_ANY - 1) /* waited for */
+
+/* What the guard knows of one comm. */
+typedef struct guarded {
+    _Atomic uint32_t peer;  /* that is waited for */
+    _Atomic unsigned turns; /* calls of MPI's so far */
+    unsigned seen;          /* of them */
+    unsigned ticks;         /* since there was another */
+} guarded;
 
 struct cf_comm {
-    cf_link *link; /* owned; NULL: one rank */
-    cf_comm *main; /* itself, or of which this is a lane */
+    cf_link *link;   /* owned; NULL: one rank */
+    cf_comm *main;   /* itself, or of which this is a lane */
+    cf_watch *watch; /* owned by main; NULL: one rank */
     uint32_t rank;
     uint32_t size;
     uint32_t node;
@@ -35,10 +61,17 @@ struct cf_comm {
     uint32_t node_rank;
     cf_status agreed; /* the last thing the ranks did was to agree on this */
 
-    uint64_t step; /* what this rank is at; 0: not in a step */
-    uint32_t chunk;
-    const char *what; /* NULL: nothing to say */
+    _Atomic uint64_t step; /* what this rank is at; 0: not in a step */
+    _Atomic uint32_t chunk;
+    const char *_Atomic what; /* NULL: nothing to say */
+
+    guarded guarded;
+    cf_comm *next_lane;    /* the list begins at main; under the lock */
+    pthread_mutex_t lanes; /* of main */
+    cf_guard *guard;       /* of main; NULL: one rank */
 };
+
+static void look_for_stuck(void *argument);
 
 static cf_status open_ranks(cf_comm *comm)
 {
@@ -48,10 +81,16 @@ static cf_status open_ranks(cf_comm *comm)
         return status;
     comm->rank = cf_link_rank(comm->link);
     comm->size = cf_link_size(comm->link);
-    if (comm->size > 1)
+    status = cf_link_node(comm->link, &comm->node, &comm->node_size,
+                          &comm->node_rank);
+    if (status != CF_OK || comm->size == 1)
+        return status;
+    status = cf_watch_open(comm->link, comm->node, &comm->watch);
+    if (status == CF_OK)
+        status = cf_guard_open(look_for_stuck, comm, &comm->guard);
+    if (status == CF_OK)
         cf_log_hold(comm->rank);
-    return cf_link_node(comm->link, &comm->node, &comm->node_size,
-                        &comm->node_rank);
+    return status;
 }
 
 cf_status cf_comm_open(cf_comm **comm_p)
@@ -62,6 +101,8 @@ cf_status cf_comm_open(cf_comm **comm_p)
     if (comm == NULL)
         return cf_log_no_memory("the communicator");
     comm->main = comm;
+    comm->guarded.peer = NOBODY;
+    (void)pthread_mutex_init(&comm->lanes, NULL);
     comm->size = 1;
     comm->node_size = 1;
     comm->chunk = UINT32_MAX;
@@ -77,36 +118,126 @@ cf_status cf_comm_open(cf_comm **comm_p)
 /* "rank 3, step 7, chunk 12: receive activations: ", with what is known. */
 static const char *place(const cf_comm *comm, char text[PLACE_BYTES])
 {
-    size_t n = 0;
+    const uint64_t step = atomic_load(&comm->step);
+    const uint32_t chunk = atomic_load(&comm->chunk);
+    const char *what = atomic_load(&comm->what);
+    size_t n = (size_t)snprintf(text, PLACE_BYTES, "rank %u", comm->rank);
 
-    text[0] = '\0';
-    if (comm->rank > 0 || comm->step > 0)
-        n = (size_t)snprintf(text, PLACE_BYTES, "rank %u", comm->rank);
-    if (comm->step > 0)
+    if (step > 0)
         n += (size_t)snprintf(text + n, PLACE_BYTES - n, ", step %" PRIu64,
-                              comm->step);
-    if (comm->step > 0 && comm->chunk != UINT32_MAX)
-        n += (size_t)snprintf(text + n, PLACE_BYTES - n, ", chunk %u",
-                              comm->chunk);
-    if (comm->step > 0 && comm->what != NULL)
-        n += (size_t)snprintf(text + n, PLACE_BYTES - n, ": %.60s", comm->what);
-    if (n > 0)
-        snprintf(text + n, PLACE_BYTES - n, ": ");
+                              step);
+    if (step > 0 && chunk != UINT32_MAX)
+        n += (size_t)snprintf(text + n, PLACE_BYTES - n, ", chunk %u", chunk);
+    if (what != NULL)
+        n += (size_t)snprintf(text + n, PLACE_BYTES - n, ": %.60s", what);
+    (void)snprintf(text + n, PLACE_BYTES - n, ": ");
     return text;
+}
+
+static void tell(const cf_comm *comm)
+{
+    char text[PLACE_BYTES];
+
+    cf_log_tell(place(comm, text));
+}
+
+/* ---- calls of MPI's ---- */
+
+static void enter(cf_comm *comm, uint32_t peer)
+{
+    atomic_store(&comm->guarded.peer, peer);
+    (void)atomic_fetch_add(&comm->guarded.turns, 1);
+}
+
+static void come_back(cf_comm *comm)
+{
+    atomic_store(&comm->guarded.peer, NOBODY);
+}
+
+/* The guard's look at one comm: end the process when MPI does not return and
+ * there is a reason. */
+static void look_at(cf_comm *comm)
+{
+    const uint32_t peer = atomic_load(&comm->guarded.peer);
+    const unsigned turns = atomic_load(&comm->guarded.turns);
+    guarded *g = &comm->guarded;
+
+    if (peer == NOBODY || turns != g->seen) {
+        g->seen = turns;
+        g->ticks = 0;
+        return;
+    }
+    if (++g->ticks < STUCK_TICKS ||
+        cf_watch_explain(comm->watch, peer,
+                         g->ticks * CF_GUARD_TICK_MS * 1000000ULL) ==
+            CF_WATCH_WELL)
+        return;
+    tell(comm);
+    cf_link_leave(EXIT_LOST);
+}
+
+static void look_for_stuck(void *argument)
+{
+    cf_comm *main = argument;
+
+    (void)pthread_mutex_lock(&main->lanes);
+    for (cf_comm *comm = main; comm != NULL; comm = comm->next_lane)
+        look_at(comm);
+    (void)pthread_mutex_unlock(&main->lanes);
+}
+
+/* ---- leaving ---- */
+
+/* Leave without the others: this rank fails, or knows that another did.  The
+ * culprit is given time to leave first, so that the launcher reports its code;
+ * a signal, which is the launcher's answer to that, cuts the time short. */
+static _Noreturn void leave(cf_comm *comm, int code)
+{
+    const struct timespec patience = {.tv_sec = CULPRIT_FIRST_S};
+    const cf_watch_verdict verdict = cf_watch_verdict_now(comm->watch);
+
+    cf_guard_set_end(comm->main->guard, ABORT_S, code);
+    if (verdict == CF_WATCH_TOLD && code == EXIT_LOST)
+        cf_log_drop();
+    tell(comm);
+    if (verdict != CF_WATCH_TOLD)
+        cf_watch_tell(comm->watch);
+    if (verdict == CF_WATCH_WELL || verdict == CF_WATCH_SILENT)
+        cf_link_abort(comm->main->link, code);
+    (void)nanosleep(&patience, NULL);
+    cf_link_leave(code);
+}
+
+static cf_status wait_for(cf_comm *comm, void *request, uint32_t peer);
+
+/* Wait until all leave. */
+static cf_status part(cf_comm *comm)
+{
+    void *request;
+    cf_status status;
+
+    enter(comm, CF_LINK_ANY);
+    status = cf_link_barrier(comm->link, &request);
+    return status == CF_OK ? wait_for(comm, request, CF_LINK_ANY) : status;
 }
 
 void cf_comm_close(cf_comm *comm, int code)
 {
-    char text[PLACE_BYTES];
-
     if (comm == NULL)
         return;
-    if (comm->link != NULL) {
-        cf_log_tell(place(comm, text));
+    if (comm->watch != NULL) {
         if (code != 0 && comm->agreed == CF_OK)
-            cf_link_abort(comm->link, code);
-        cf_link_close_world(comm->link, code);
+            leave(comm, code);
+        if (part(comm) != CF_OK)
+            leave(comm, code != 0 ? code : EXIT_LOST);
+        tell(comm); /* an error that it got over */
+        cf_guard_set_end(comm->guard, FINALIZE_S, code);
+        cf_watch_close(comm->watch);
     }
+    if (comm->link != NULL)
+        cf_link_close_world(comm->link);
+    cf_guard_close(comm->guard);
+    (void)pthread_mutex_destroy(&comm->lanes);
     free(comm);
 }
 
@@ -137,21 +268,26 @@ uint32_t cf_comm_node_rank(const cf_comm *comm)
 
 void cf_comm_set_stall_timeout(cf_comm *comm, uint64_t seconds)
 {
-    (void)comm;
-    (void)seconds;
+    if (comm->watch != NULL)
+        cf_watch_set_timeout(comm->watch, seconds);
 }
 
 void cf_comm_note(cf_comm *comm, uint64_t step, uint32_t chunk,
                   const char *what)
 {
-    comm->step = step;
-    comm->chunk = chunk;
-    comm->what = what;
+    atomic_store(&comm->step, step);
+    atomic_store(&comm->chunk, chunk);
+    atomic_store(&comm->what, what);
 }
 
 void cf_comm_poll(cf_comm *comm)
 {
-    (void)comm;
+    if (comm->watch == NULL)
+        return;
+    enter(comm, CF_LINK_ANY);
+    if (cf_watch_poll(comm->watch) != CF_WATCH_WELL)
+        leave(comm, EXIT_LOST);
+    come_back(comm);
 }
 
 /* ---- waits ---- */
@@ -182,15 +318,44 @@ static void rest(const cf_comm *comm, uint64_t begin_ns, unsigned n_tests)
     (void)nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
 }
 
+/* MPI may see that a peer is gone before its process is looked at, or what it
+ * said of that is heard. */
+static void find_reason(cf_comm *comm)
+{
+    const uint64_t begin_ns = now_ns();
+
+    while (now_ns() - begin_ns < LOOKS_NS &&
+           cf_watch_poll(comm->watch) == CF_WATCH_WELL)
+        (void)nanosleep(&(struct timespec){.tv_nsec = SLEEP_MAX_NS}, NULL);
+}
+
+static cf_status wait_turn(cf_comm *comm, void *request, uint32_t peer,
+                           uint64_t since_ns, bool *done_p)
+{
+    cf_status status;
+
+    enter(comm, peer);
+    status = cf_link_test(comm->link, request, done_p);
+    if (status != CF_OK)
+        find_reason(comm);
+    else if (*done_p && peer != CF_LINK_ANY)
+        cf_watch_hear(comm->watch, peer);
+    else if (!*done_p &&
+             cf_watch_look(comm->watch, peer, since_ns) != CF_WATCH_WELL)
+        status = CF_COMM;
+    come_back(comm);
+    return status;
+}
+
 static cf_status wait_for(cf_comm *comm, void *request, uint32_t peer)
 {
     const uint64_t begin_ns = now_ns();
+    const uint64_t since_ns = cf_watch_now(comm->watch);
     unsigned n_tests = 0;
-    bool done = false;
 
-    (void)peer;
     for (;;) {
-        cf_status status = cf_link_test(comm->link, request, &done);
+        bool done = false;
+        cf_status status = wait_turn(comm, request, peer, since_ns, &done);
 
         if (status != CF_OK || done)
             return status;
@@ -201,23 +366,33 @@ static cf_status wait_for(cf_comm *comm, void *request, uint32_t peer)
 cf_status cf_comm_send(cf_comm *comm, uint32_t to, const void *data,
                        size_t bytes, cf_request *request)
 {
+    cf_status status;
+
     assert(to < comm->size && to != comm->rank);
     comm->agreed = CF_OK;
     *request = (cf_request){NULL, to};
     if (bytes == 0)
         return CF_OK;
-    return cf_link_send(comm->link, to, data, bytes, &request->handle);
+    enter(comm, to);
+    status = cf_link_send(comm->link, to, data, bytes, &request->handle);
+    come_back(comm);
+    return status;
 }
 
 cf_status cf_comm_recv(cf_comm *comm, uint32_t from, void *data, size_t bytes,
                        cf_request *request)
 {
+    cf_status status;
+
     assert(from < comm->size && from != comm->rank);
     comm->agreed = CF_OK;
     *request = (cf_request){NULL, from};
     if (bytes == 0)
         return CF_OK;
-    return cf_link_recv(comm->link, from, data, bytes, &request->handle);
+    enter(comm, from);
+    status = cf_link_recv(comm->link, from, data, bytes, &request->handle);
+    come_back(comm);
+    return status;
 }
 
 cf_status cf_comm_wait(cf_comm *comm, cf_request *request)
@@ -245,6 +420,7 @@ cf_status cf_comm_broadcast(cf_comm *comm, uint32_t root, void *data,
             bytes - at < CF_LINK_PART_BYTES ? bytes - at : CF_LINK_PART_BYTES;
         void *request;
 
+        enter(comm, root);
         status = cf_link_broadcast(comm->link, root, (char *)data + at, part,
                                    &request);
         if (status == CF_OK)
@@ -265,6 +441,7 @@ cf_status cf_comm_gather(cf_comm *comm, const void *mine, size_t bytes,
     if (bytes == 0)
         return CF_OK;
     if (comm->size > 1 && bytes <= CF_LINK_PART_BYTES / comm->size) {
+        enter(comm, CF_LINK_ANY);
         status = cf_link_gather(comm->link, mine, bytes, all, &request);
         return status == CF_OK ? wait_for(comm, request, CF_LINK_ANY) : status;
     }
@@ -287,6 +464,7 @@ cf_status cf_comm_sum_sparse(cf_comm *comm, size_t n, double *x)
         const size_t part = n - at < part_max ? n - at : part_max;
         void *request;
 
+        enter(comm, CF_LINK_ANY);
         status = cf_link_sum(comm->link, x + at, part, &request);
         if (status == CF_OK)
             status = wait_for(comm, request, CF_LINK_ANY);
@@ -300,7 +478,6 @@ cf_status cf_comm_agree(cf_comm *comm, cf_status status)
     const uint32_t mine = (uint32_t)status;
     uint32_t *all, rank;
     cf_status agreed;
-    char text[PLACE_BYTES];
 
     if (comm->size == 1)
         return status;
@@ -314,8 +491,10 @@ cf_status cf_comm_agree(cf_comm *comm, cf_status status)
         agreed = (cf_status)all[rank];
         comm->agreed = agreed;
         /* What did not fail has nothing to tell, or an error that it got over. */
-        if (agreed == CF_OK || rank == comm->rank)
-            cf_log_tell(place(comm, text));
+        if (rank == comm->rank && rank == 0 && comm->step == 0)
+            cf_log_tell(""); /* as if there were no other */
+        else if (agreed == CF_OK || rank == comm->rank)
+            tell(comm);
         cf_log_drop();
     }
     free(all);
@@ -336,9 +515,10 @@ static void text_differs(const char *what, const char *mine, const char *first)
 
         if (n_mine != n_first || memcmp(mine, first, (size_t)n_mine) != 0 ||
             mine[n_mine] == '\0' || first[n_first] == '\0') {
-            cf_log_error("the %s differs from that of rank 0: '%.*s' here, "
-                         "'%.*s' there; start all ranks alike",
-                         what, n_mine, mine, n_first, first);
+            cf_log_error(
+                "%s: this rank has '%.*s', rank 0 has '%.*s': start all "
+                "ranks alike",
+                what, n_mine, mine, n_first, first);
             return;
         }
         mine += n_mine + 1;
@@ -389,23 +569,43 @@ cf_status cf_comm_lane_open(cf_comm *comm, cf_comm **lane_p)
                      "one that was built with MPI_THREAD_MULTIPLE");
         return CF_COMM;
     }
-    lane = malloc(sizeof(*lane));
+    lane = calloc(1, sizeof(*lane));
     if (lane == NULL)
         return cf_log_no_memory("a lane between the ranks");
-    *lane = *comm;
+    lane->main = comm->main;
+    lane->watch = comm->watch;
+    lane->rank = comm->rank;
+    lane->size = comm->size;
+    lane->node = comm->node;
+    lane->node_size = comm->node_size;
+    lane->node_rank = comm->node_rank;
+    lane->chunk = UINT32_MAX;
+    lane->guarded.peer = NOBODY;
     if (comm->link != NULL)
         status = cf_link_open(comm->link, &lane->link);
-    if (status != CF_OK)
+    if (status != CF_OK) {
         free(lane);
-    else
-        *lane_p = lane;
-    return status;
+        return status;
+    }
+    (void)pthread_mutex_lock(&comm->main->lanes);
+    lane->next_lane = comm->main->next_lane;
+    comm->main->next_lane = lane;
+    (void)pthread_mutex_unlock(&comm->main->lanes);
+    *lane_p = lane;
+    return CF_OK;
 }
 
 void cf_comm_lane_close(cf_comm *lane)
 {
+    cf_comm *before;
+
     if (lane == NULL)
         return;
+    (void)pthread_mutex_lock(&lane->main->lanes);
+    for (before = lane->main; before->next_lane != lane;)
+        before = before->next_lane;
+    before->next_lane = lane->next_lane;
+    (void)pthread_mutex_unlock(&lane->main->lanes);
     cf_link_close(lane->link);
     free(lane);
 }

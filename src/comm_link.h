@@ -34,13 +34,15 @@ CF_MUST_USE cf_status cf_link_open(cf_link *world, cf_link **link_p);
 
 void cf_link_close(cf_link *link);
 
-/* End MPI, when no rank owes another a message.  A launcher that does not
- * answer ends the process, with `code`. */
-void cf_link_close_world(cf_link *world, int code);
+/* End MPI, when no rank owes another a message. */
+void cf_link_close_world(cf_link *world);
 
-/* End the ranks as far as the launcher can reach them, and this one with `code`
- * in any case. */
+/* End the ranks, as far as the launcher can be reached, and this one with
+ * `code`.  It may wait long for a launcher that cannot. */
 _Noreturn void cf_link_abort(cf_link *world, int code);
+
+/* End this one alone. */
+_Noreturn void cf_link_leave(int code);
 
 uint32_t cf_link_rank(const cf_link *link);
 uint32_t cf_link_size(const cf_link *link);

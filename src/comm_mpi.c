@@ -8,18 +8,11 @@
 
 #include "src/comm_link.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "src/log.h"
-
-enum {
-    ABORT_PATIENCE_S = 1,
-    FINALIZE_PATIENCE_S = 60
-};
 
 /* One MPI request; a message of several parts is a list of them. */
 typedef struct slot {
@@ -138,50 +131,20 @@ void cf_link_close(cf_link *link)
     link_free(link);
 }
 
-/* What a thread that guards a call of MPI's needs to know. */
-typedef struct guard {
-    time_t patience_s;
-    int code;
-} guard;
-
-/* A launcher that cannot be reached any more answers no call of MPI's. */
-static void *leave_in_any_case(void *argument)
+void cf_link_close_world(cf_link *world)
 {
-    const guard *g = argument;
-    struct timespec left = {.tv_sec = g->patience_s};
-
-    while (nanosleep(&left, &left) != 0)
-        ;
-    _exit(g->code);
-}
-
-/* g lives as long as the process. */
-static void guard_open(guard *g)
-{
-    pthread_t thread;
-
-    if (pthread_create(&thread, NULL, leave_in_any_case, g) == 0)
-        (void)pthread_detach(thread);
-}
-
-void cf_link_close_world(cf_link *world, int code)
-{
-    guard *g = malloc(sizeof(*g));
-
-    if (g != NULL) {
-        *g = (guard){FINALIZE_PATIENCE_S, code};
-        guard_open(g);
-    }
     (void)MPI_Finalize();
     link_free(world);
 }
 
 void cf_link_abort(cf_link *world, int code)
 {
-    guard g = {ABORT_PATIENCE_S, code};
-
-    guard_open(&g);
     (void)MPI_Abort(world->mpi, code);
+    _exit(code);
+}
+
+void cf_link_leave(int code)
+{
     _exit(code);
 }
 

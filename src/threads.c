@@ -178,7 +178,7 @@ static void bind(const share *mine, uint32_t n_threads)
     if (n == 0 || is_bound_by_openmp() ||
         (mine->n_alike == 1 && !is_bound_unasked()))
         return;
-    if (end - begin >= n_threads)
+    if (n / mine->n_alike >= n_threads)
         stay_on(mine, begin, end);
     else
         stay_on(mine, 0, n);
