@@ -116,7 +116,10 @@ typedef struct cf_options {
 
     /* simulate */
     char *lengths; /* file; or data */
-    char *cost;    /* NULL = linear */
+    uint32_t replicas;
+    bool search;         /* choose ChunkSize and K */
+    uint64_t memory_tok; /* the cap of a search; 0 = none */
+    char *cost;          /* NULL = linear */
     char *svg;
     char *trace;
 } cf_options;

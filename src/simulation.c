@@ -1,36 +1,28 @@
-/* simulation.c - the simulate command: one global batch, scheduled and timed on
- * paper.  No model, no ranks, no kernels.
- *
- * The plan, the schedule and their checks are those of `train`, so what is drawn
- * here is what would run there.
+/* simulation.c - the simulate command: one global batch, placed, scheduled and
+ * timed on paper (rehearsal.h), and what it prints.
  */
 #include "src/commands.h"
 
-#include <chunkflow/simulate.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/arena.h"
 #include "src/batches.h"
 #include "src/dataset.h"
 #include "src/file_write.h"
 #include "src/lengths.h"
 #include "src/log.h"
-#include "src/machine.h"
+#include "src/rehearsal_search.h"
 #include "src/run.h"
 #include "src/timeline.h"
 
 typedef struct what_if {
     const cf_options *options;
-    cf_cost_table costs;
-    uint32_t *len_tok; /* owned, as all arrays of the next three */
-    size_t n_sequences;
-    cf_chunk_plan plan;
-    cf_schedule schedule;
-    cf_simulation simulation;
-    size_t bytes; /* of these arrays */
+    cf_rehearsal_input input;
+    uint32_t *len_tok; /* owned; of the input */
+    cf_rehearsal rehearsal;
+    cf_search search; /* of candidates; none without --search */
 } what_if;
 
 /* ---- the cost ---- */
@@ -96,7 +88,7 @@ static cf_status batch_of(what_if *w, const cf_dataset *dataset,
     n = cf_batches_at(batches, 1, sequences);
     for (size_t i = 0; i < n; i++) {
         if (cf_dataset_target_counts(dataset)[sequences[i]] > 0)
-            w->len_tok[w->n_sequences++] =
+            w->len_tok[w->input.n_sequences++] =
                 cf_dataset_lengths(dataset)[sequences[i]];
     }
     free(sequences);
@@ -133,221 +125,236 @@ static cf_status read_batch(what_if *w)
         return CF_INVALID;
     }
     if (options->lengths != NULL)
-        return cf_lengths_read(options->lengths, &w->len_tok, &w->n_sequences);
+        return cf_lengths_read(options->lengths, &w->len_tok,
+                               &w->input.n_sequences);
     return read_data(w);
 }
 
-/* ---- memory ---- */
+/* ---- the question ---- */
 
-static cf_status refuse_size(const what_if *w, size_t bytes)
+/* Where the search takes its cap from, and what it has to choose. */
+static cf_status check_search(const cf_options *options,
+                              const cf_rehearsal_input *input)
 {
-    char size[32];
-
-    cf_log_error("plan and schedule of %zu sequences on %" PRIu32
-                 " stages need %s of memory: use a larger --chunk-size or "
-                 "fewer --pipeline-stages",
-                 w->n_sequences, w->options->pipeline_stages,
-                 bytes == SIZE_MAX
-                     ? "more than can be counted"
-                     : cf_bytes_format(bytes, size, sizeof(size)));
-    return CF_NO_MEMORY;
-}
-
-/* An array of n zeroed elements, counted; n may be 0. */
-static cf_status take(what_if *w, size_t n, size_t element_bytes, void *array_p)
-{
-    size_t bytes;
-    void *array;
-
-    if (__builtin_mul_overflow(n, element_bytes, &bytes) ||
-        __builtin_add_overflow(w->bytes, bytes, &w->bytes))
-        return refuse_size(w, SIZE_MAX);
-    if (w->bytes > cf_machine_memory_bytes())
-        return refuse_size(w, w->bytes);
-    array = calloc(n > 0 ? n : 1, element_bytes);
-    if (array == NULL)
-        return refuse_size(w, w->bytes);
-    memcpy(array_p, &array, sizeof(array));
+    if (options->search && cf_rehearsal_is_whole(input)) {
+        cf_log_error("--search: %s takes sequences whole, so there is no "
+                     "ChunkSize and no K to choose",
+                     cf_schedule_kind_str(input->params.kind));
+        return CF_INVALID;
+    }
+    if (!options->search && options->memory_tok > 0) {
+        cf_log_error("--memory-tokens is the cap of a --search, which is not "
+                     "asked for");
+        return CF_INVALID;
+    }
     return CF_OK;
 }
 
-static void close_all(what_if *w)
+static cf_status read_question(what_if *w)
 {
-    free(w->len_tok);
-    free(w->plan.chunks);
-    free(w->plan.pieces);
-    free(w->plan.scratch);
-    free(w->schedule.ops);
-    free(w->schedule.first_op);
-    free(w->schedule.scratch);
-    free(w->simulation.peaks);
-    free(w->simulation.times);
-    free(w->simulation.scratch);
-}
+    const cf_options *options = w->options;
+    cf_status status;
 
-/* ---- plan, schedule, simulation ---- */
-
-/* What went wrong inside is a bug, or a size. */
-static cf_status explain(const what_if *w, const char *what, cf_status status,
-                         const char *rule)
-{
-    if (status == CF_OVERFLOW)
-        return refuse_size(w, SIZE_MAX);
-    cf_log_error("the %s of these lengths is wrong (%s): please report it with "
-                 "the lengths",
-                 what, rule != NULL ? rule : cf_status_str(status));
+    w->input.n_replicas = options->replicas;
+    w->input.chunk_size_tok = options->chunk_size_tok;
+    w->input.params = (cf_schedule_params){
+        .n_stages = options->pipeline_stages,
+        .retained_chunks_max = options->retained_chunks_max,
+        .kind = options->schedule,
+    };
+    status = check_search(options, &w->input);
+    if (status == CF_OK)
+        status = read_cost(options->cost, &w->input.costs);
+    if (status == CF_OK)
+        status = read_batch(w);
+    w->input.len_tok = w->len_tok;
     return status;
 }
 
-static bool takes_whole(const cf_options *options)
+/* The best candidate becomes the question. */
+static cf_status search(what_if *w)
 {
-    return options->schedule == CF_SCHEDULE_1F1B ||
-           options->schedule == CF_SCHEDULE_1F1B_RECOMPUTE;
-}
-
-static cf_status build_plan(what_if *w)
-{
-    const bool whole = takes_whole(w->options);
-    const uint32_t chunk_size_tok = w->options->chunk_size_tok;
-    cf_chunk_plan *plan = &w->plan;
+    const uint64_t cap = w->options->memory_tok;
+    const cf_candidate *best;
     cf_status status =
-        whole ? cf_chunk_plan_bound_whole(w->n_sequences, &plan->capacity)
-              : cf_chunk_plan_bound(w->len_tok, w->n_sequences, chunk_size_tok,
-                                    &plan->capacity);
+        cf_search_open(&w->input, cap > 0 ? cap : UINT64_MAX, &w->search);
 
-    if (status != CF_OK)
-        return explain(w, "size of the plan", status, NULL);
-    status = take(w, plan->capacity.n_chunks, sizeof(cf_chunk), &plan->chunks);
-    if (status == CF_OK)
-        status =
-            take(w, plan->capacity.n_pieces, sizeof(cf_piece), &plan->pieces);
-    if (status == CF_OK)
-        status = take(w, plan->capacity.scratch_bytes, 1, &plan->scratch);
     if (status != CF_OK)
         return status;
-
-    status = whole ? cf_chunk_plan_build_whole(w->len_tok, w->n_sequences, plan)
-                   : cf_chunk_plan_build(w->len_tok, w->n_sequences,
-                                         chunk_size_tok, plan);
-    if (status == CF_OK)
-        status = cf_chunk_plan_check(plan, w->len_tok, w->n_sequences);
-    return status == CF_OK ? CF_OK : explain(w, "chunk plan", status, NULL);
+    if (w->search.best == w->search.n_candidates) {
+        cf_log_error("--memory-tokens %" PRIu64 ": no ChunkSize from 1K to 32K "
+                     "keeps so few activations on %" PRIu32 " stages",
+                     cap, w->input.params.n_stages);
+        return CF_NO_MEMORY;
+    }
+    best = &w->search.candidates[w->search.best];
+    w->input.chunk_size_tok = best->chunk_size_tok;
+    w->input.params.retained_chunks_max = best->retained_chunks_max;
+    return CF_OK;
 }
 
-static cf_status build_schedule(what_if *w)
+/* ---- JSON ---- */
+
+static void peaks_print(const what_if *w, const char *name, size_t offset)
 {
-    const cf_schedule_params params = {
-        .n_stages = w->options->pipeline_stages,
-        .retained_chunks_max = w->options->retained_chunks_max,
-        .kind = w->options->schedule,
-    };
-    cf_schedule *schedule = &w->schedule;
-    cf_schedule_need need;
-    cf_op_ref where = {0};
-    cf_status status = cf_schedule_bound(&w->plan, &params, &need);
+    printf(", \"%s\": [", name);
+    for (uint32_t s = 0; s < w->input.params.n_stages; s++) {
+        uint64_t peak;
 
-    if (status != CF_OK)
-        return explain(w, "size of the schedule", status, NULL);
-    status = take(w, need.n_ops, sizeof(cf_op), &schedule->ops);
-    if (status == CF_OK)
-        status = take(w, params.n_stages + (size_t)1, sizeof(size_t),
-                      &schedule->first_op);
-    if (status == CF_OK)
-        status = take(w, need.scratch_bytes, 1, &schedule->scratch);
-    if (status != CF_OK)
-        return status;
-
-    schedule->ops_capacity = need.n_ops;
-    schedule->scratch_bytes = need.scratch_bytes;
-    status = cf_schedule_build(&w->plan, &params, schedule);
-    if (status == CF_OK)
-        status = cf_schedule_check(&w->plan, schedule, &where);
-    return status == CF_OK ? CF_OK : explain(w, "schedule", status, where.rule);
+        memcpy(&peak, (const char *)&w->rehearsal.peaks[s] + offset,
+               sizeof(peak));
+        printf("%s%" PRIu64, s > 0 ? ", " : "", peak);
+    }
+    printf("]");
 }
 
-static cf_status simulate(what_if *w)
+static void replicas_json_print(const what_if *w)
 {
-    const uint32_t n_stages = w->schedule.params.n_stages;
-    const cf_cost_model cost = {.compute = cf_cost_compute,
-                                .context = &w->costs};
-    cf_simulation *simulation = &w->simulation;
-    cf_op_ref where;
-    cf_status status =
-        cf_simulate_bound(&w->schedule, &simulation->scratch_bytes);
+    printf(", \"load_ratio\": %.17g, \"replicas\": [", w->rehearsal.load_ratio);
+    for (uint32_t r = 0; r < w->input.n_replicas; r++) {
+        const cf_rehearsed_replica *replica = &w->rehearsal.replicas[r];
 
-    if (status != CF_OK)
-        return explain(w, "size of the simulation", status, NULL);
-    status = take(w, n_stages, sizeof(cf_stage_peak), &simulation->peaks);
-    if (status == CF_OK)
-        status = take(w, w->schedule.first_op[n_stages], sizeof(cf_op_time),
-                      &simulation->times);
-    if (status == CF_OK)
-        status = take(w, simulation->scratch_bytes, 1, &simulation->scratch);
-    if (status != CF_OK)
-        return status;
-
-    status = cf_simulate(&w->plan, &w->schedule, &cost, simulation, &where);
-    return status == CF_OK ? CF_OK
-                           : explain(w, "simulation", status, where.rule);
+        printf("%s{\"sequences\": %zu, \"load\": %.17g, \"makespan\": %.17g, "
+               "\"bubble_ratio\": %.17g}",
+               r > 0 ? ", " : "", replica->n_sequences, replica->load,
+               replica->makespan, replica->bubble_ratio);
+    }
+    printf("]");
 }
 
-/* ---- results ---- */
+static void search_json_print(const what_if *w)
+{
+    printf(", \"chunk_size\": %" PRIu32 ", \"retain_chunks\": %" PRIu32
+           ", \"candidates\": [",
+           w->input.chunk_size_tok, w->input.params.retained_chunks_max);
+    for (size_t i = 0; i < w->search.n_candidates; i++) {
+        const cf_candidate *c = &w->search.candidates[i];
+
+        printf("%s{\"chunk_size\": %" PRIu32 ", \"retain_chunks\": %" PRIu32
+               ", \"makespan\": %.17g, \"bubble_ratio\": %.17g, "
+               "\"useful\": %.17g, \"peak_tokens\": %" PRIu64 ", \"fits\": %s}",
+               i > 0 ? ", " : "", c->chunk_size_tok, c->retained_chunks_max,
+               c->makespan, c->bubble_ratio, c->useful, c->kept_tok,
+               c->fits ? "true" : "false");
+    }
+    printf("]");
+}
 
 static void json_print(const what_if *w)
 {
-    const cf_simulation *simulation = &w->simulation;
+    const cf_rehearsal *rehearsal = &w->rehearsal;
 
-    printf("{\"makespan\": %.17g, \"bubble_ratio\": %.17g, \"useful\": %.17g, "
-           "\"peak_tokens\": [",
-           simulation->makespan, simulation->bubble_ratio, simulation->useful);
-    for (uint32_t s = 0; s < w->schedule.params.n_stages; s++)
-        printf("%s%" PRIu64, s > 0 ? ", " : "", simulation->peaks[s].kept_tok);
-    printf("]}\n");
+    printf("{\"makespan\": %.17g, \"bubble_ratio\": %.17g, \"useful\": %.17g",
+           rehearsal->makespan, rehearsal->bubble_ratio, rehearsal->useful);
+    peaks_print(w, "peak_tokens", offsetof(cf_stage_peak, kept_tok));
+    peaks_print(w, "peak_chunks", offsetof(cf_stage_peak, kept_chunks));
+    peaks_print(w, "peak_kv_tokens", offsetof(cf_stage_peak, kv_tok));
+    peaks_print(w, "peak_input_tokens", offsetof(cf_stage_peak, input_tok));
+    peaks_print(w, "peak_messages", offsetof(cf_stage_peak, messages));
+    if (w->input.n_replicas > 1)
+        replicas_json_print(w);
+    if (w->options->search)
+        search_json_print(w);
+    printf("}\n");
 }
+
+/* ---- text ---- */
 
 static uint64_t token_count(const what_if *w)
 {
     uint64_t sum = 0;
 
-    for (size_t i = 0; i < w->n_sequences; i++)
+    for (size_t i = 0; i < w->input.n_sequences; i++)
         sum += w->len_tok[i];
     return sum;
 }
 
-static cf_status text_print(const what_if *w, const cf_timeline *timeline)
+static void search_text_print(const what_if *w)
 {
-    const cf_simulation *simulation = &w->simulation;
-    const uint32_t n_stages = w->schedule.params.n_stages;
-    char heading[128];
-    cf_status status;
+    size_t n_over = 0;
 
-    (void)cf_timeline_heading(timeline, heading, sizeof(heading));
-    printf("%s: %zu sequences, %" PRIu64 " tokens, %zu chunks in %" PRIu32
-           " groups\n\n",
-           heading, w->n_sequences, token_count(w), w->plan.n_chunks,
-           w->plan.n_groups);
-    status = cf_timeline_write_text(stdout, timeline);
-    printf("\nmakespan      %.10g\nbubble ratio  %.5f\nuseful        %.5f\n\n",
-           simulation->makespan, simulation->bubble_ratio, simulation->useful);
+    printf("%10s %6s %12s %13s %8s %12s\n", "ChunkSize", "K", "makespan",
+           "bubble ratio", "useful", "activations");
+    for (size_t i = 0; i < w->search.n_candidates; i++) {
+        const cf_candidate *c = &w->search.candidates[i];
+
+        n_over += !c->fits;
+        if (c->fits)
+            printf("%10" PRIu32 " %6" PRIu32 " %12.8g %13.5f %8.5f %12" PRIu64
+                   "%s\n",
+                   c->chunk_size_tok, c->retained_chunks_max, c->makespan,
+                   c->bubble_ratio, c->useful, c->kept_tok,
+                   i == w->search.best ? "  best" : "");
+    }
+    if (n_over > 0)
+        printf("%10zu more that keep over %" PRIu64 " tokens a stage\n", n_over,
+               w->options->memory_tok);
+    printf("\n");
+}
+
+static void replicas_text_print(const what_if *w)
+{
+    printf("%7s %9s %12s %12s %13s\n", "replica", "sequences", "load",
+           "makespan", "bubble ratio");
+    for (uint32_t r = 0; r < w->input.n_replicas; r++) {
+        const cf_rehearsed_replica *replica = &w->rehearsal.replicas[r];
+
+        printf("%7" PRIu32 " %9zu %12.8g %12.8g %13.5f\n", r,
+               replica->n_sequences, replica->load, replica->makespan,
+               replica->bubble_ratio);
+    }
+    printf("largest load / mean load %.5f\n\n", w->rehearsal.load_ratio);
+}
+
+static void peaks_text_print(const what_if *w)
+{
     printf("largest at one time, in tokens\n  %5s %12s %8s %12s %12s %9s\n",
            "stage", "activations", "chunks", "KV state", "stage input",
            "messages");
-    for (uint32_t s = 0; s < n_stages; s++) {
-        const cf_stage_peak *peak = &simulation->peaks[s];
+    for (uint32_t s = 0; s < w->input.params.n_stages; s++) {
+        const cf_stage_peak *peak = &w->rehearsal.peaks[s];
 
         printf("  %5" PRIu32 " %12" PRIu64 " %8" PRIu64 " %12" PRIu64
                " %12" PRIu64 " %9" PRIu64 "\n",
                s, peak->kept_tok, peak->kept_chunks, peak->kv_tok,
                peak->input_tok, peak->messages);
     }
+}
+
+static cf_status text_print(const what_if *w, const cf_timeline *timeline)
+{
+    const cf_rehearsal *rehearsal = &w->rehearsal;
+    const cf_rehearsed_pipeline *slowest = &rehearsal->slowest;
+    char heading[128];
+    cf_status status;
+
+    (void)cf_timeline_heading(timeline, heading, sizeof(heading));
+    if (w->options->search)
+        search_text_print(w);
+    printf("%s: %zu sequences, %" PRIu64 " tokens", heading,
+           w->input.n_sequences, token_count(w));
+    if (w->input.n_replicas > 1) {
+        printf(", %" PRIu32 " replicas\n\n", w->input.n_replicas);
+        replicas_text_print(w);
+        printf("the slowest: %zu sequences", slowest->n_sequences);
+    }
+    printf(", %zu chunks in %" PRIu32 " groups\n\n", slowest->plan.n_chunks,
+           slowest->plan.n_groups);
+    status = cf_timeline_write_text(stdout, timeline);
+    printf("\nmakespan      %.10g\nbubble ratio  %.5f\nuseful        %.5f\n\n",
+           rehearsal->makespan, rehearsal->bubble_ratio, rehearsal->useful);
+    peaks_text_print(w);
     return status;
 }
 
+/* ---- the command ---- */
+
 static cf_status results_write(const what_if *w)
 {
-    const cf_timeline timeline = {.plan = &w->plan,
-                                  .schedule = &w->schedule,
-                                  .simulation = &w->simulation};
+    const cf_rehearsed_pipeline *slowest = &w->rehearsal.slowest;
+    const cf_timeline timeline = {.plan = &slowest->plan,
+                                  .schedule = &slowest->schedule,
+                                  .simulation = &slowest->simulation};
     cf_status status = CF_OK;
 
     if (w->options->svg != NULL)
@@ -373,18 +380,16 @@ static cf_status results_write(const what_if *w)
 int cf_command_simulate(const cf_options *options)
 {
     what_if w = {.options = options};
-    cf_status status = read_cost(options->cost, &w.costs);
+    cf_status status = read_question(&w);
 
+    if (status == CF_OK && options->search)
+        status = search(&w);
     if (status == CF_OK)
-        status = read_batch(&w);
-    if (status == CF_OK)
-        status = build_plan(&w);
-    if (status == CF_OK)
-        status = build_schedule(&w);
-    if (status == CF_OK)
-        status = simulate(&w);
+        status = cf_rehearsal_open(&w.input, &w.rehearsal);
     if (status == CF_OK)
         status = results_write(&w);
-    close_all(&w);
+    cf_rehearsal_close(&w.rehearsal);
+    cf_search_close(&w.search);
+    free(w.len_tok);
     return cf_exit_code(status);
 }
