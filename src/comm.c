@@ -1,8 +1,8 @@
 /* comm.c - see comm.h.
  *
- * (1) Every wait is wait_for(): it tests, looks after the other ranks, and
- *     rests.
- * (2) enter() stands before every call of MPI's that moves messages, and
+ * (1) Every wait is cf_comm_wait_for(): it tests, looks after the other ranks,
+ *     and rests.
+ * (2) cf_comm_enter() stands before every call of MPI's that moves messages, and
  *     come_back() after the last, so that the guard knows who has been in one
  *     for how long.
  * (3) A rank leaves either with all others, after they agreed or at the end, or
@@ -20,9 +20,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "src/comm_guard.h"
-#include "src/comm_link.h"
-#include "src/comm_watch.h"
+#include "src/comm_state.h"
 #include "src/log.h"
 
 enum {
@@ -41,35 +39,6 @@ enum {
 #define LOOKS_NS      500000000U /* for the reason of an error of MPI's */
 
 #define NOBODY (CF_LINK_ANY - 1) /* waited for */
-
-/* What the guard knows of one comm. */
-typedef struct guarded {
-    _Atomic uint32_t peer;  /* that is waited for */
-    _Atomic unsigned turns; /* calls of MPI's so far */
-    unsigned seen;          /* of them */
-    unsigned ticks;         /* since there was another */
-} guarded;
-
-struct cf_comm {
-    cf_link *link;   /* owned; NULL: one rank */
-    cf_comm *main;   /* itself, or of which this is a lane */
-    cf_watch *watch; /* owned by main; NULL: one rank */
-    uint32_t rank;
-    uint32_t size;
-    uint32_t node;
-    uint32_t node_size;
-    uint32_t node_rank;
-    cf_status agreed; /* the last thing the ranks did was to agree on this */
-
-    _Atomic uint64_t step; /* what this rank is at; 0: not in a step */
-    _Atomic uint32_t chunk;
-    const char *_Atomic what; /* NULL: nothing to say */
-
-    guarded guarded;
-    cf_comm *next_lane;    /* the list begins at main; under the lock */
-    pthread_mutex_t lanes; /* of main */
-    cf_guard *guard;       /* of main; NULL: one rank */
-};
 
 static void look_for_stuck(void *argument);
 
@@ -134,7 +103,7 @@ static const char *place(const cf_comm *comm, char text[PLACE_BYTES])
     return text;
 }
 
-static void tell(const cf_comm *comm)
+void cf_comm_tell(const cf_comm *comm)
 {
     char text[PLACE_BYTES];
 
@@ -143,7 +112,7 @@ static void tell(const cf_comm *comm)
 
 /* ---- calls of MPI's ---- */
 
-static void enter(cf_comm *comm, uint32_t peer)
+void cf_comm_enter(cf_comm *comm, uint32_t peer)
 {
     atomic_store(&comm->guarded.peer, peer);
     (void)atomic_fetch_add(&comm->guarded.turns, 1);
@@ -172,7 +141,7 @@ static void look_at(cf_comm *comm)
                          g->ticks * CF_GUARD_TICK_MS * 1000000ULL) ==
             CF_WATCH_WELL)
         return;
-    tell(comm);
+    cf_comm_tell(comm);
     cf_link_leave(EXIT_LOST);
 }
 
@@ -199,7 +168,7 @@ static _Noreturn void leave(cf_comm *comm, int code)
     cf_guard_set_end(comm->main->guard, ABORT_S, code);
     if (verdict == CF_WATCH_TOLD && code == EXIT_LOST)
         cf_log_drop();
-    tell(comm);
+    cf_comm_tell(comm);
     if (verdict != CF_WATCH_TOLD)
         cf_watch_tell(comm->watch);
     if (verdict == CF_WATCH_WELL || verdict == CF_WATCH_SILENT)
@@ -208,17 +177,16 @@ static _Noreturn void leave(cf_comm *comm, int code)
     cf_link_leave(code);
 }
 
-static cf_status wait_for(cf_comm *comm, void *request, uint32_t peer);
-
 /* Wait until all leave. */
 static cf_status part(cf_comm *comm)
 {
     void *request;
     cf_status status;
 
-    enter(comm, CF_LINK_ANY);
+    cf_comm_enter(comm, CF_LINK_ANY);
     status = cf_link_barrier(comm->link, &request);
-    return status == CF_OK ? wait_for(comm, request, CF_LINK_ANY) : status;
+    return status == CF_OK ? cf_comm_wait_for(comm, request, CF_LINK_ANY)
+                           : status;
 }
 
 void cf_comm_close(cf_comm *comm, int code)
@@ -230,7 +198,7 @@ void cf_comm_close(cf_comm *comm, int code)
             leave(comm, code);
         if (part(comm) != CF_OK)
             leave(comm, code != 0 ? code : EXIT_LOST);
-        tell(comm); /* an error that it got over */
+        cf_comm_tell(comm); /* an error that it got over */
         cf_guard_set_end(comm->guard, FINALIZE_S, code);
         cf_watch_close(comm->watch);
     }
@@ -284,7 +252,7 @@ void cf_comm_poll(cf_comm *comm)
 {
     if (comm->watch == NULL)
         return;
-    enter(comm, CF_LINK_ANY);
+    cf_comm_enter(comm, CF_LINK_ANY);
     if (cf_watch_poll(comm->watch) != CF_WATCH_WELL)
         leave(comm, EXIT_LOST);
     come_back(comm);
@@ -334,7 +302,7 @@ static cf_status wait_turn(cf_comm *comm, void *request, uint32_t peer,
 {
     cf_status status;
 
-    enter(comm, peer);
+    cf_comm_enter(comm, peer);
     status = cf_link_test(comm->link, request, done_p);
     if (status != CF_OK)
         find_reason(comm);
@@ -347,7 +315,7 @@ static cf_status wait_turn(cf_comm *comm, void *request, uint32_t peer,
     return status;
 }
 
-static cf_status wait_for(cf_comm *comm, void *request, uint32_t peer)
+cf_status cf_comm_wait_for(cf_comm *comm, void *request, uint32_t peer)
 {
     const uint64_t begin_ns = now_ns();
     const uint64_t since_ns = cf_watch_now(comm->watch);
@@ -373,7 +341,7 @@ cf_status cf_comm_send(cf_comm *comm, uint32_t to, const void *data,
     *request = (cf_request){NULL, to};
     if (bytes == 0)
         return CF_OK;
-    enter(comm, to);
+    cf_comm_enter(comm, to);
     status = cf_link_send(comm->link, to, data, bytes, &request->handle);
     come_back(comm);
     return status;
@@ -389,7 +357,7 @@ cf_status cf_comm_recv(cf_comm *comm, uint32_t from, void *data, size_t bytes,
     *request = (cf_request){NULL, from};
     if (bytes == 0)
         return CF_OK;
-    enter(comm, from);
+    cf_comm_enter(comm, from);
     status = cf_link_recv(comm->link, from, data, bytes, &request->handle);
     come_back(comm);
     return status;
@@ -402,159 +370,7 @@ cf_status cf_comm_wait(cf_comm *comm, cf_request *request)
     if (handle == NULL)
         return CF_OK;
     request->handle = NULL;
-    return wait_for(comm, handle, request->peer);
-}
-
-/* ---- among all ranks ---- */
-
-cf_status cf_comm_broadcast(cf_comm *comm, uint32_t root, void *data,
-                            size_t bytes)
-{
-    cf_status status = CF_OK;
-
-    comm->agreed = CF_OK;
-    if (comm->size == 1)
-        return CF_OK;
-    for (size_t at = 0; at < bytes && status == CF_OK;) {
-        const size_t part =
-            bytes - at < CF_LINK_PART_BYTES ? bytes - at : CF_LINK_PART_BYTES;
-        void *request;
-
-        enter(comm, root);
-        status = cf_link_broadcast(comm->link, root, (char *)data + at, part,
-                                   &request);
-        if (status == CF_OK)
-            status = wait_for(comm, request, root);
-        at += part;
-    }
-    return status;
-}
-
-cf_status cf_comm_gather(cf_comm *comm, const void *mine, size_t bytes,
-                         void *all)
-{
-    char *place_of_mine = (char *)all + comm->rank * bytes;
-    cf_status status = CF_OK;
-    void *request;
-
-    comm->agreed = CF_OK;
-    if (bytes == 0)
-        return CF_OK;
-    if (comm->size > 1 && bytes <= CF_LINK_PART_BYTES / comm->size) {
-        enter(comm, CF_LINK_ANY);
-        status = cf_link_gather(comm->link, mine, bytes, all, &request);
-        return status == CF_OK ? wait_for(comm, request, CF_LINK_ANY) : status;
-    }
-    memmove(place_of_mine, mine, bytes);
-    for (uint32_t root = 0; root < comm->size && status == CF_OK; root++)
-        status =
-            cf_comm_broadcast(comm, root, (char *)all + root * bytes, bytes);
-    return status;
-}
-
-cf_status cf_comm_sum_sparse(cf_comm *comm, size_t n, double *x)
-{
-    const size_t part_max = CF_LINK_PART_BYTES / sizeof(*x);
-    cf_status status = CF_OK;
-
-    comm->agreed = CF_OK;
-    if (comm->size == 1)
-        return CF_OK;
-    for (size_t at = 0; at < n && status == CF_OK;) {
-        const size_t part = n - at < part_max ? n - at : part_max;
-        void *request;
-
-        enter(comm, CF_LINK_ANY);
-        status = cf_link_sum(comm->link, x + at, part, &request);
-        if (status == CF_OK)
-            status = wait_for(comm, request, CF_LINK_ANY);
-        at += part;
-    }
-    return status;
-}
-
-cf_status cf_comm_agree(cf_comm *comm, cf_status status)
-{
-    const uint32_t mine = (uint32_t)status;
-    uint32_t *all, rank;
-    cf_status agreed;
-
-    if (comm->size == 1)
-        return status;
-    all = malloc(comm->size * sizeof(*all));
-    if (all == NULL)
-        return cf_log_no_memory("the status of all ranks");
-    agreed = cf_comm_gather(comm, &mine, sizeof(mine), all);
-    if (agreed == CF_OK) {
-        for (rank = 0; rank + 1 < comm->size && all[rank] == CF_OK;)
-            rank++;
-        agreed = (cf_status)all[rank];
-        comm->agreed = agreed;
-        /* What did not fail has nothing to tell, or an error that it got over. */
-        if (rank == comm->rank && rank == 0 && comm->step == 0)
-            cf_log_tell(""); /* as if there were no other */
-        else if (agreed == CF_OK || rank == comm->rank)
-            tell(comm);
-        cf_log_drop();
-    }
-    free(all);
-    return agreed;
-}
-
-/* Length of the line at `at`. */
-static int line_length(const char *at)
-{
-    return (int)strcspn(at, "\n");
-}
-
-/* Log the first line that differs. */
-static void text_differs(const char *what, const char *mine, const char *first)
-{
-    for (;;) {
-        const int n_mine = line_length(mine), n_first = line_length(first);
-
-        if (n_mine != n_first || memcmp(mine, first, (size_t)n_mine) != 0 ||
-            mine[n_mine] == '\0' || first[n_first] == '\0') {
-            cf_log_error(
-                "%s: this rank has '%.*s', rank 0 has '%.*s': start all "
-                "ranks alike",
-                what, n_mine, mine, n_first, first);
-            return;
-        }
-        mine += n_mine + 1;
-        first += n_first + 1;
-    }
-}
-
-cf_status cf_comm_agree_text(cf_comm *comm, const char *what, const char *text)
-{
-    uint64_t bytes = strlen(text) + 1;
-    cf_status status;
-    char *first;
-
-    if (comm->size == 1)
-        return CF_OK;
-    status = cf_comm_broadcast(comm, 0, &bytes, sizeof(bytes));
-    if (status != CF_OK)
-        return status;
-    first = malloc(bytes);
-    status = cf_comm_agree(
-        comm, first == NULL ? cf_log_no_memory("the text of rank 0") : CF_OK);
-    if (status != CF_OK)
-        goto free_first;
-    if (comm->rank == 0)
-        memcpy(first, text, bytes);
-    status = cf_comm_broadcast(comm, 0, first, bytes);
-    if (status != CF_OK)
-        goto free_first;
-    if (strcmp(text, first) != 0) {
-        text_differs(what, text, first);
-        status = CF_INVALID;
-    }
-    status = cf_comm_agree(comm, status);
-free_first:
-    free(first);
-    return status;
+    return cf_comm_wait_for(comm, handle, request->peer);
 }
 
 /* ---- a second thread ---- */
