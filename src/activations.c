@@ -44,9 +44,20 @@ static void buffers_of(cf_layer_acts *a, const cf_kernels *k,
         list[i] = all[i];
 }
 
+uint32_t cf_n_backward_layers(const cf_model *model)
+{
+    const cf_stage *stage = &model->stage;
+    const uint32_t first = model->first_backward_layer;
+
+    if (first >= stage->end_layer)
+        return 0;
+    return stage->end_layer -
+           (first > stage->first_layer ? first : stage->first_layer);
+}
+
 static uint32_t n_kept_layers(const cf_activations *acts)
 {
-    return acts->config->n_layers - acts->first_backward_layer;
+    return acts->stage.end_layer - acts->first_kept_layer;
 }
 
 static void slot_carve(cf_activations *acts, const cf_kernels *k,
@@ -68,9 +79,11 @@ static void slot_carve(cf_activations *acts, const cf_kernels *k,
                     list[b].width * chunk_tok, list[b].elem_bytes);
         }
     }
-    layout->x_out = cf_arena_take(arena, CF_LIFETIME_CHUNK,
-                                  "activations of retained chunks",
-                                  (size_t)c->hidden * chunk_tok, k->acc_bytes);
+    layout->x_out = NULL;
+    if (acts->stage.is_last)
+        layout->x_out = cf_arena_take(
+            arena, CF_LIFETIME_CHUNK, "activations of retained chunks",
+            (size_t)c->hidden * chunk_tok, k->acc_bytes);
 }
 
 static void scratch_carve(cf_activations *acts, const cf_kernels *k,
@@ -88,16 +101,18 @@ static void scratch_carve(cf_activations *acts, const cf_kernels *k,
                       (size_t)acts->config->hidden * chunk_tok, k->acc_bytes);
 }
 
-void cf_activations_carve(cf_activations *acts, const cf_kernels *kernels,
-                          const cf_model_config *config, cf_recompute policy,
-                          uint32_t first_backward_layer, uint32_t n_slots,
+void cf_activations_carve(cf_activations *acts, const cf_model *model,
+                          cf_recompute policy, uint32_t n_slots,
                           uint32_t chunk_tok, cf_arena *arena)
 {
+    const cf_kernels *kernels = model->kernels;
     cf_slot dry = {0};
 
-    *acts = (cf_activations){.config = config,
+    *acts = (cf_activations){.config = &model->config,
                              .policy = policy,
-                             .first_backward_layer = first_backward_layer};
+                             .stage = model->stage,
+                             .first_kept_layer = model->stage.end_layer -
+                                                 cf_n_backward_layers(model)};
     cf_pool_carve(arena, n_slots, &acts->pool);
     acts->slots = cf_arena_take(arena, CF_LIFETIME_RUN, "bookkeeping", n_slots,
                                 sizeof(*acts->slots));
@@ -151,11 +166,13 @@ static void *kept_or(void *kept, void *scratch)
 static void *stream_of(const cf_activations *acts, const cf_slot *slot,
                        uint32_t layer)
 {
-    if (slot == NULL || layer < acts->first_backward_layer)
-        return layer % 2 == 0 ? acts->scratch.x : acts->x_alternate;
-    if (layer == acts->config->n_layers)
-        return slot->x_out;
-    return slot->layers[layer - acts->first_backward_layer].x;
+    void *scratch = layer % 2 == 0 ? acts->scratch.x : acts->x_alternate;
+
+    if (slot == NULL || layer < acts->first_kept_layer)
+        return scratch;
+    if (layer == acts->stage.end_layer)
+        return kept_or(slot->x_out, scratch);
+    return slot->layers[layer - acts->first_kept_layer].x;
 }
 
 cf_layer_acts cf_activations_of(const cf_activations *acts, const cf_slot *slot,
@@ -167,9 +184,9 @@ cf_layer_acts cf_activations_of(const cf_activations *acts, const cf_slot *slot,
 
     a.x = stream_of(acts, slot, layer);
     *x_next_p = stream_of(acts, slot, layer + 1);
-    if (slot == NULL || layer < acts->first_backward_layer)
+    if (slot == NULL || layer < acts->first_kept_layer)
         return a;
-    kept = &slot->layers[layer - acts->first_backward_layer];
+    kept = &slot->layers[layer - acts->first_kept_layer];
     a.rstd1 = kept_or(kept->rstd1, s->rstd1);
     a.n1 = kept_or(kept->n1, s->n1);
     a.qkv = kept_or(kept->qkv, s->qkv);

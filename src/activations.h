@@ -10,7 +10,9 @@
  *   layer       x, o, lse
  *
  * Layers below the first one that has a backward keep nothing: they run in
- * scratch whether or not their chunk is retained.
+ * scratch whether or not their chunk is retained.  The stream out of the last
+ * layer is kept where the head reads it, and else is on its way to the next stage
+ * before another op runs.
  */
 #ifndef CF_ACTIVATIONS_H
 #define CF_ACTIVATIONS_H
@@ -22,25 +24,29 @@
 typedef struct cf_slot {
     cf_layer_acts *layers; /* arena: kept pointers; NULL = scratch; from the
                             * first layer that has a backward on */
-    void *x_out;           /* acc [n_tok, hidden]: out of the last layer */
+    void *x_out;           /* acc [n_tok, hidden]: out of the last layer of the
+                            * model; NULL on another stage */
     uint32_t chunk;        /* whose activations these are */
 } cf_slot;
 
 typedef struct cf_activations {
     const cf_model_config *config; /* borrowed */
     cf_recompute policy;
-    uint32_t first_backward_layer;
-    cf_pool pool; /* of slots */
+    cf_stage stage;
+    uint32_t first_kept_layer; /* stage.end_layer: none is */
+    cf_pool pool;              /* of slots */
     cf_slot *slots;
     cf_layer_acts scratch;
     void *x_alternate; /* with scratch.x, the stream where it is not kept */
     size_t slot_bytes;
 } cf_activations;
 
-/* n_slots may be 0 in evaluation. */
-void cf_activations_carve(cf_activations *acts, const cf_kernels *kernels,
-                          const cf_model_config *config, cf_recompute policy,
-                          uint32_t first_backward_layer, uint32_t n_slots,
+/* How many of the layers of the model's stage have a backward: the top ones. */
+uint32_t cf_n_backward_layers(const cf_model *model);
+
+/* For the layers that the model's stage has; n_slots may be 0 in evaluation. */
+void cf_activations_carve(cf_activations *acts, const cf_model *model,
+                          cf_recompute policy, uint32_t n_slots,
                           uint32_t chunk_tok, cf_arena *arena);
 
 /* A slot for a chunk.  The schedule was checked against their number. */

@@ -8,142 +8,80 @@
 
 #include "src/log.h"
 
-/* ---- memory ---- */
+/* ---- begin and end ---- */
 
-static cf_attn_shape attention_shape(const cf_model_config *c)
-{
-    return (cf_attn_shape){
-        .n_heads = c->n_heads,
-        .n_kv_heads = c->n_kv_heads,
-        .head_dim = c->head_dim,
-        .softmax_scale = 1 / sqrt((double)c->head_dim),
-    };
-}
-
-static size_t max_size(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
-/* Ops run one after the other, so one piece of scratch serves them all. */
-static size_t scratch_bytes(const cf_engine *engine, const cf_engine_need *need)
-{
-    const cf_kernels *k = engine->kernels;
-    const cf_model_config *c = &engine->model->config;
-    const cf_attn_shape shape = attention_shape(c);
-    const size_t n_tok = need->kv.chunk_tok;
-    size_t bytes;
-
-    bytes = k->attention_scratch_bytes(k, &shape, n_tok, need->kv.n_pieces);
-    bytes = max_size(bytes, k->qkv_backward_scratch_bytes(k, &shape, n_tok));
-    bytes =
-        max_size(bytes, k->rmsnorm_backward_scratch_bytes(k, n_tok, c->hidden));
-    return max_size(bytes,
-                    k->head_scratch_bytes(k, n_tok, c->vocab, c->hidden));
-}
-
-static void layer_grads_carve(cf_engine *engine, uint32_t chunk_tok,
-                              cf_arena *arena)
-{
-    const cf_kernels *k = engine->kernels;
-    const cf_model_config *c = &engine->model->config;
-    const size_t n_q = (size_t)c->n_heads * c->head_dim;
-    const size_t n_qkv = n_q + 2 * (size_t)c->n_kv_heads * c->head_dim;
-    cf_layer_grads *g = &engine->grads;
-    const struct {
-        void **at;
-        size_t width, elem_bytes;
-    } buffers[] = {
-        {&g->dx, c->hidden, k->acc_bytes},
-        {&g->da, c->ffn, k->act_bytes},
-        {&g->dn, c->hidden, k->act_bytes},
-        {&g->d_o, n_q, k->act_bytes},
-        {&g->dq, n_q, k->acc_bytes},
-        {&g->dqkv, n_qkv, k->act_bytes},
-        /* as_act needs no copy where the types are one. */
-        {&g->dy, k->act_bytes == k->acc_bytes ? 0 : c->hidden, k->act_bytes},
-    };
-
-    for (size_t i = 0; i < sizeof(buffers) / sizeof(buffers[0]); i++)
-        *buffers[i].at = cf_arena_take(
-            arena, CF_LIFETIME_OP, "gradients of one layer's activations",
-            buffers[i].width * chunk_tok, buffers[i].elem_bytes);
-}
-
-static void head_carve(cf_engine *engine, uint32_t chunk_tok, cf_arena *arena)
-{
-    static const char what[] = "rows of the head";
-    const cf_kernels *k = engine->kernels;
-    const size_t n = (size_t)engine->model->config.hidden * chunk_tok;
-    const size_t act = k->act_bytes, acc = k->acc_bytes;
-
-    engine->head.x = cf_arena_take(arena, CF_LIFETIME_OP, what, n, acc);
-    engine->head.n = cf_arena_take(arena, CF_LIFETIME_OP, what, n, act);
-    engine->head.rstd =
-        cf_arena_take(arena, CF_LIFETIME_OP, what, chunk_tok, acc);
-    engine->head.loss =
-        cf_arena_take(arena, CF_LIFETIME_OP, what, chunk_tok, sizeof(double));
-    if (engine->gradients == CF_GRADIENTS_NO)
-        return;
-    engine->head.dn = cf_arena_take(arena, CF_LIFETIME_OP, what, n, act);
-    engine->head.dx = cf_arena_take(arena, CF_LIFETIME_OP, what, n, acc);
-}
-
-void cf_engine_carve(cf_engine *engine, cf_model *model,
-                     const cf_engine_need *need, cf_recompute policy,
-                     cf_gradients gradients, cf_arena *arena)
-{
-    const cf_model_config *c = &model->config;
-    const cf_kernels *k = model->kernels;
-    const cf_attn_shape shape = attention_shape(c);
-    const uint32_t n_tok = need->kv.chunk_tok;
-    const size_t n_angles = (size_t)n_tok * (c->head_dim / 2);
-    const uint32_t n_backward_layers =
-        gradients == CF_GRADIENTS_YES
-            ? c->n_layers - model->first_backward_layer
-            : 0;
-
-    memset(engine, 0, sizeof(*engine));
-    engine->kernels = k;
-    engine->model = model;
-    engine->gradients = gradients;
-    cf_kv_state_carve(&engine->kv, k, &shape, c->n_layers, n_backward_layers,
-                      &need->kv, arena);
-    cf_activations_carve(&engine->acts, k, c, policy,
-                         model->first_backward_layer, need->n_slots, n_tok,
-                         arena);
-    cf_chunk_input_carve(&engine->input, n_tok, need->kv.n_pieces, arena);
-    if (n_backward_layers > 0)
-        layer_grads_carve(engine, n_tok, arena);
-    head_carve(engine, n_tok, arena);
-    engine->cos = cf_arena_take(arena, CF_LIFETIME_OP, "rotary angles",
-                                n_angles, k->acc_bytes);
-    engine->sin = cf_arena_take(arena, CF_LIFETIME_OP, "rotary angles",
-                                n_angles, k->acc_bytes);
-    engine->scratch_bytes = scratch_bytes(engine, need);
-    engine->scratch = cf_arena_take(arena, CF_LIFETIME_OP, "kernel scratch",
-                                    engine->scratch_bytes, 1);
-    engine->piece_loss = cf_arena_take(arena, CF_LIFETIME_RUN, "bookkeeping",
-                                       need->n_plan_pieces, sizeof(double));
-    engine->fixed_bytes = arena->used -
-                          cf_kv_state_bytes(&engine->kv, need->kv.n_pages) -
-                          engine->acts.slot_bytes * need->n_slots;
-}
-
-size_t cf_engine_peak_bytes(const cf_engine *engine)
-{
-    return engine->fixed_bytes +
-           cf_kv_state_bytes(&engine->kv, engine->kv.pages.n_taken_max) +
-           engine->acts.slot_bytes * engine->acts.pool.n_taken_max;
-}
-
-void cf_engine_begin_step(cf_engine *engine, const cf_engine_batch *batch,
-                          const cf_chunk_plan *plan)
+static cf_status begin(cf_engine *engine, const cf_engine_batch *batch,
+                       const cf_chunk_plan *plan, cf_schedule_kind kind,
+                       const cf_stage_work *work)
 {
     engine->batch = *batch;
+    engine->busy_s = engine->span_s = 0;
+    engine->begin_s = cf_exchange_clock_s();
     memset(engine->piece_loss, 0, plan->n_pieces * sizeof(double));
-    cf_pool_begin_step(&engine->kv.pages);
+    engine->inputs_come_again = kind == CF_SCHEDULE_PAPER;
+    cf_kv_state_begin_step(&engine->kv, plan, kind == CF_SCHEDULE_LONG_FIRST);
     cf_pool_begin_step(&engine->acts.pool);
+    cf_pool_begin_step(&engine->inputs.pool);
+    return cf_exchange_begin(&engine->exchange, batch->comm, plan, work);
+}
+
+cf_status cf_engine_begin_step(cf_engine *engine, const cf_engine_batch *batch,
+                               const cf_chunk_plan *plan,
+                               const cf_schedule *schedule)
+{
+    const size_t *first_op = &schedule->first_op[batch->stage];
+    const cf_stage_work work = {.ops = schedule->ops + first_op[0],
+                                .n_ops = first_op[1] - first_op[0]};
+
+    return begin(engine, batch, plan, schedule->params.kind, &work);
+}
+
+cf_status cf_engine_begin_pass(cf_engine *engine, const cf_engine_batch *batch,
+                               const cf_chunk_plan *plan, uint32_t first_chunk,
+                               uint32_t end_chunk)
+{
+    const cf_stage_work work = {.first_chunk = first_chunk,
+                                .end_chunk = end_chunk};
+
+    return begin(engine, batch, plan, CF_SCHEDULE_STATE_AWARE, &work);
+}
+
+cf_status cf_engine_end_step(cf_engine *engine)
+{
+    return cf_exchange_end(&engine->exchange);
+}
+
+/* Every op stands between these two. */
+static void op_begin(cf_engine *engine, uint32_t chunk, const char *what)
+{
+    const cf_engine_batch *batch = &engine->batch;
+
+    if (batch->comm != NULL)
+        cf_comm_note(batch->comm, batch->step, chunk, what);
+    engine->op_begin = cf_exchange_clock_s() - engine->begin_s;
+}
+
+/* Returns the status that the op ended with. */
+static cf_status op_end(cf_engine *engine, cf_status status)
+{
+    engine->span_s = cf_exchange_clock_s() - engine->begin_s;
+    if (status == CF_OK && engine->observe != NULL)
+        engine->observe(engine->observer);
+    return status;
+}
+
+static cf_status compute_end(cf_engine *engine, cf_status status)
+{
+    status = op_end(engine, status);
+    engine->busy_s += engine->span_s - engine->op_begin;
+    return status;
+}
+
+/* Between the layers of a long op. */
+static void stay_alive(const cf_engine *engine)
+{
+    if (engine->batch.comm != NULL)
+        cf_comm_poll(engine->batch.comm);
 }
 
 double cf_engine_loss(const cf_engine *engine, const cf_chunk_plan *plan)
@@ -178,6 +116,7 @@ static cf_layer_call layer_call(cf_engine *engine, const cf_chunk_plan *plan,
 {
     const cf_model *model = engine->model;
     const cf_layer *l = &model->layers[layer];
+    const uint32_t held = layer - model->stage.first_layer;
 
     return (cf_layer_call){
         .kernels = engine->kernels,
@@ -189,7 +128,7 @@ static cf_layer_call layer_call(cf_engine *engine, const cf_chunk_plan *plan,
                 .norm_eps = model->config.rms_norm_eps,
                 .cos = engine->cos,
                 .sin = engine->sin},
-        .batch = cf_kv_state_batch(&engine->kv, plan, chunk, layer, gradients),
+        .batch = cf_kv_state_batch(&engine->kv, plan, chunk, held, gradients),
         .scratch = engine->scratch,
     };
 }
@@ -200,24 +139,23 @@ typedef enum stream_out {
     STREAM_OUT_WANTED
 } stream_out;
 
-/* The layers of a chunk are run in order.  Returns the stream out of this one;
- * NULL when it was not computed: a dropped forward leaves only K and V behind,
- * and those of the last layer need neither its attention nor its MLP. */
+/* The layers of a chunk are run in order, from its input on.  Returns the stream
+ * out of this one; NULL when it was not computed: a dropped forward of the last
+ * stage leaves only K and V behind, and those of the last layer need neither its
+ * attention nor its MLP. */
 static void *layer_forward(cf_engine *engine, const cf_chunk_plan *plan,
                            uint32_t chunk, uint32_t layer, const cf_slot *slot,
                            stream_out wanted)
 {
-    const cf_kernels *k = engine->kernels;
-    const cf_model_config *c = &engine->model->config;
+    const cf_stage *stage = &engine->model->stage;
     cf_layer_call call =
         layer_call(engine, plan, chunk, layer, CF_GRADIENTS_NO);
     void *x_next;
     cf_layer_acts acts = cf_activations_of(&engine->acts, slot, layer, &x_next);
 
-    if (layer == 0)
-        k->embedding_forward(k, call.batch.n_tok, c->hidden, engine->input.ids,
-                             engine->model->embedding, acts.x);
-    if (layer + 1 == c->n_layers && wanted == STREAM_OUT_DROP) {
+    stay_alive(engine);
+    if (stage->is_last && layer + 1 == stage->end_layer &&
+        wanted == STREAM_OUT_DROP) {
         cf_layer_forward_kv(&call, &acts);
         return NULL;
     }
@@ -229,11 +167,30 @@ static void *layers_forward(cf_engine *engine, const cf_chunk_plan *plan,
                             uint32_t chunk, const cf_slot *slot,
                             stream_out wanted)
 {
+    const cf_stage *stage = &engine->model->stage;
     void *x_next = NULL;
 
-    for (uint32_t layer = 0; layer < engine->model->config.n_layers; layer++)
+    for (uint32_t layer = stage->first_layer; layer < stage->end_layer; layer++)
         x_next = layer_forward(engine, plan, chunk, layer, slot, wanted);
     return x_next;
+}
+
+/* Where the first layer of the stage reads its input. */
+static void *input_at(const cf_engine *engine, const cf_slot *slot)
+{
+    void *x_next;
+
+    return cf_activations_of(&engine->acts, slot,
+                             engine->model->stage.first_layer, &x_next)
+        .x;
+}
+
+static void embed(const cf_engine *engine, size_t n_tok, void *x)
+{
+    const cf_kernels *k = engine->kernels;
+
+    k->embedding_forward(k, n_tok, engine->model->config.hidden,
+                         engine->input.ids, engine->model->embedding, x);
 }
 
 /* The rows with a target, normalised, ready for the head. */
@@ -268,7 +225,7 @@ static void piece_losses_add(cf_engine *engine, const cf_chunk_plan *plan,
 /* Whether anything in the layers or below them is trained. */
 static bool reaches_layers(const cf_model *model)
 {
-    return model->first_backward_layer < model->config.n_layers;
+    return cf_n_backward_layers(model) > 0;
 }
 
 /* Losses of the chunk, and the gradient of the stream out of the last layer,
@@ -310,38 +267,46 @@ static uint32_t piece_of_row(const cf_chunk_plan *plan, uint32_t chunk,
 }
 
 static cf_status not_finite(const cf_engine *engine, const cf_chunk_plan *plan,
-                            uint32_t piece, uint32_t layer, const char *what)
+                            uint32_t piece, const char *what, const char *place,
+                            uint32_t layer)
 {
     const cf_engine_batch *batch = &engine->batch;
     uint32_t sequence = batch->sequences[plan->pieces[piece].seq];
-    char where[256], place[32] = "the head";
+    char where[256], number[16] = "";
 
     cf_dataset_where(batch->dataset, sequence, where, sizeof(where));
     if (layer < engine->model->config.n_layers)
-        snprintf(place, sizeof(place), "layer %u", (unsigned)layer);
-    cf_log_error("step %" PRIu64 ": %s is not finite, first in %s, sequence "
+        snprintf(number, sizeof(number), " %u", (unsigned)layer);
+    cf_log_error("step %" PRIu64 ": %s is not finite, first in %s%s, sequence "
                  "%u (%s): %s",
-                 batch->step, what, place, (unsigned)sequence, where,
+                 batch->step, what, place, number, (unsigned)sequence, where,
                  engine->gradients == CF_GRADIENTS_NO
                      ? "look at that sequence, or take an earlier model"
                      : "lower --learning-rate, or look at that sequence");
     return CF_NOT_FINITE;
 }
 
-/* The first layer whose output has a bad row; n_layers: only the head has.
- * Where the streams were not kept, the layers run once more: all of them without
- * a slot, else those without a backward. */
-static uint32_t first_bad_layer(cf_engine *engine, const cf_chunk_plan *plan,
-                                uint32_t chunk, const cf_slot *slot)
+static bool has_bad_row(const cf_engine *engine, size_t n_tok, const void *x)
 {
     const cf_kernels *k = engine->kernels;
-    const cf_model_config *c = &engine->model->config;
-    const uint32_t first_kept =
-        slot == NULL ? c->n_layers : engine->model->first_backward_layer;
-    const size_t n_tok = plan->chunks[chunk].n_tok;
-    uint32_t layer;
 
-    for (layer = 0; layer < c->n_layers; layer++) {
+    return k->first_bad_row(k, n_tok, engine->model->config.hidden, x) < n_tok;
+}
+
+/* The first layer whose output has a bad row; n_layers: only the head has.
+ * Where the streams were not kept, the layers run once more: all of them without
+ * a slot, else those without a backward.  But an input that came from another
+ * stage may be gone: then layers below `from` are not looked at. */
+static uint32_t first_bad_layer(cf_engine *engine, const cf_chunk_plan *plan,
+                                uint32_t chunk, const cf_slot *slot,
+                                uint32_t from)
+{
+    const cf_stage *stage = &engine->model->stage;
+    const uint32_t first_kept =
+        slot == NULL ? stage->end_layer : engine->acts.first_kept_layer;
+    const size_t n_tok = plan->chunks[chunk].n_tok;
+
+    for (uint32_t layer = from; layer < stage->end_layer; layer++) {
         void *x_next;
 
         if (layer < first_kept)
@@ -349,10 +314,38 @@ static uint32_t first_bad_layer(cf_engine *engine, const cf_chunk_plan *plan,
                                    STREAM_OUT_WANTED);
         else
             (void)cf_activations_of(&engine->acts, slot, layer, &x_next);
-        if (k->first_bad_row(k, n_tok, c->hidden, x_next) < n_tok)
-            break;
+        if (has_bad_row(engine, n_tok, x_next))
+            return layer;
     }
-    return layer;
+    return engine->model->config.n_layers;
+}
+
+/* Say where a loss of the last stage that is not finite comes from. */
+static cf_status loss_not_finite(cf_engine *engine, const cf_chunk_plan *plan,
+                                 uint32_t chunk, const cf_slot *slot,
+                                 uint32_t piece)
+{
+    const cf_stage *stage = &engine->model->stage;
+    const size_t n_tok = plan->chunks[chunk].n_tok;
+    uint32_t from = stage->first_layer, layer;
+    void *x = input_at(engine, slot), *x_next;
+
+    if (stage->is_first) {
+        embed(engine, n_tok, x);
+    } else if (slot == NULL) {
+        cf_exchange_copy(&engine->exchange, CF_HOP_ACT_IN, chunk, x);
+    } else {
+        from = engine->acts.first_kept_layer;
+        x = from < stage->end_layer
+                ? cf_activations_of(&engine->acts, slot, from, &x_next).x
+                : slot->x_out;
+    }
+    if (!stage->is_first && has_bad_row(engine, n_tok, x))
+        return not_finite(engine, plan, piece, "the loss",
+                          "a layer below layer", from);
+    layer = first_bad_layer(engine, plan, chunk, slot, from);
+    return not_finite(engine, plan, piece, "the loss",
+                      layer < stage->end_layer ? "layer" : "the head", layer);
 }
 
 static cf_status losses_check(cf_engine *engine, const cf_chunk_plan *plan,
@@ -360,14 +353,10 @@ static cf_status losses_check(cf_engine *engine, const cf_chunk_plan *plan,
 {
     const cf_chunk *c = &plan->chunks[chunk];
 
-    for (uint32_t i = 0; i < c->n_pieces; i++) {
-        uint32_t piece = c->first_piece + i;
-
-        if (!isfinite(engine->piece_loss[piece]))
-            return not_finite(engine, plan, piece,
-                              first_bad_layer(engine, plan, chunk, slot),
-                              "the loss");
-    }
+    for (uint32_t i = 0; i < c->n_pieces; i++)
+        if (!isfinite(engine->piece_loss[c->first_piece + i]))
+            return loss_not_finite(engine, plan, chunk, slot,
+                                   c->first_piece + i);
     return CF_OK;
 }
 
@@ -382,112 +371,287 @@ static cf_status gradient_check(const cf_engine *engine,
 
     if (row == n_tok)
         return CF_OK;
-    return not_finite(engine, plan, piece_of_row(plan, chunk, row), layer,
-                      "the gradient");
+    return not_finite(engine, plan, piece_of_row(plan, chunk, row),
+                      "the gradient", "layer", layer);
 }
 
-/* ---- the callbacks ---- */
+/* ---- forward ---- */
 
-static void observe(const cf_engine *engine)
+/* The input of a dropped chunk stays here for its recompute. */
+static cf_status input_keep(cf_engine *engine, uint32_t chunk)
 {
-    if (engine->observe != NULL)
-        engine->observe(engine->observer);
+    void *stream;
+    cf_status status = cf_stage_inputs_keep(&engine->inputs, chunk, &stream);
+
+    if (status == CF_OK)
+        cf_exchange_copy(&engine->exchange, CF_HOP_ACT_IN, chunk, stream);
+    return status;
 }
 
-static cf_status engine_forward(void *context, const cf_chunk_plan *plan,
-                                uint32_t chunk, cf_keep keep)
+/* The input of a recompute on the spot. */
+static void input_restore(cf_engine *engine, uint32_t chunk, void *x)
 {
-    cf_engine *engine = context;
-    cf_slot *slot = NULL;
-    cf_status status = chunk_begin(engine, plan, chunk);
+    const cf_kernels *k = engine->kernels;
 
-    if (status == CF_OK && keep == CF_KEEP_YES)
-        status = cf_activations_keep(&engine->acts, chunk, &slot);
+    k->copy(k, cf_stage_inputs_find(&engine->inputs, chunk), x,
+            cf_exchange_bytes(&engine->exchange, chunk));
+    cf_stage_inputs_release(&engine->inputs, chunk);
+}
+
+/* Write a chunk's input to x, which the first layer reads. */
+static cf_status input_place(cf_engine *engine, const cf_chunk_plan *plan,
+                             uint32_t chunk, cf_keep keep, bool again, void *x)
+{
+    cf_status status = CF_OK;
+
+    if (engine->model->stage.is_first) {
+        embed(engine, plan->chunks[chunk].n_tok, x);
+        return CF_OK;
+    }
+    if (again && !engine->inputs_come_again) {
+        input_restore(engine, chunk, x);
+        return CF_OK;
+    }
+    if (keep == CF_KEEP_NO && !engine->inputs_come_again &&
+        cf_engine_has_backward(engine))
+        status = input_keep(engine, chunk);
     if (status != CF_OK)
         return status;
-    layers_forward(engine, plan, chunk, slot,
-                   keep == CF_KEEP_YES ? STREAM_OUT_WANTED : STREAM_OUT_DROP);
-    observe(engine);
+    cf_exchange_copy(&engine->exchange, CF_HOP_ACT_IN, chunk, x);
+    return cf_exchange_free(&engine->exchange, CF_HOP_ACT_IN);
+}
+
+static cf_status forward(cf_engine *engine, const cf_chunk_plan *plan,
+                         uint32_t chunk, cf_keep keep)
+{
+    const bool again = cf_kv_state_has(&engine->kv, plan, chunk);
+    cf_slot *slot = NULL;
+    cf_status status = CF_OK;
+
+    if (keep == CF_KEEP_YES)
+        status = cf_activations_keep(&engine->acts, chunk, &slot);
+    if (status != CF_OK || (again && !engine->inputs_come_again &&
+                            !cf_engine_has_backward(engine)))
+        return status;
+    status = chunk_begin(engine, plan, chunk);
+    if (status == CF_OK)
+        status = input_place(engine, plan, chunk, keep, again,
+                             input_at(engine, slot));
+    if (status != CF_OK)
+        return status;
+    engine->stream_out = layers_forward(engine, plan, chunk, slot,
+                                        keep == CF_KEEP_YES ? STREAM_OUT_WANTED
+                                                            : STREAM_OUT_DROP);
     return engine->kernels->status(engine->kernels);
 }
+
+/* ---- backward ---- */
 
 static cf_status layers_backward(cf_engine *engine, const cf_chunk_plan *plan,
                                  uint32_t chunk, const cf_slot *slot)
 {
     const cf_layer_missing missing = cf_activations_missing(&engine->acts);
+    const cf_stage *stage = &engine->model->stage;
     cf_status status = CF_OK;
 
-    for (uint32_t layer = engine->model->config.n_layers;
-         layer-- > engine->model->first_backward_layer && status == CF_OK;) {
+    for (uint32_t layer = stage->end_layer;
+         layer-- > engine->acts.first_kept_layer && status == CF_OK;) {
         void *x_next;
         cf_layer_acts acts =
             cf_activations_of(&engine->acts, slot, layer, &x_next);
         cf_layer_call call =
             layer_call(engine, plan, chunk, layer, CF_GRADIENTS_YES);
 
+        stay_alive(engine);
         if (cf_group_ends(plan, chunk))
-            cf_kv_state_zero_gradients(&engine->kv, plan, chunk, layer);
+            cf_kv_state_zero_gradients(&engine->kv, plan, chunk,
+                                       layer - stage->first_layer);
         cf_layer_backward(&call, &acts, missing, &engine->grads);
         status = gradient_check(engine, plan, chunk, layer);
     }
     return status;
 }
 
+/* From the head, or from the gradient that was received, down to the lowest layer
+ * of the stage that has a backward. */
+static cf_status gradients_add(cf_engine *engine, const cf_chunk_plan *plan,
+                               uint32_t chunk, const cf_slot *slot)
+{
+    const cf_kernels *k = engine->kernels;
+    const cf_model *model = engine->model;
+    const size_t n_tok = plan->chunks[chunk].n_tok;
+    cf_status status = chunk_begin(engine, plan, chunk);
+
+    if (status == CF_OK && model->stage.is_last) {
+        head_backward(engine, n_tok, slot->x_out);
+        piece_losses_add(engine, plan, chunk);
+        status = losses_check(engine, plan, chunk, slot);
+    }
+    if (status == CF_OK)
+        status = layers_backward(engine, plan, chunk, slot);
+    if (status == CF_OK && model->d_embedding != NULL)
+        k->embedding_backward(k, n_tok, model->config.hidden, engine->input.ids,
+                              engine->grads.dx, model->d_embedding);
+    return status;
+}
+
+static cf_status backward(cf_engine *engine, const cf_chunk_plan *plan,
+                          uint32_t chunk)
+{
+    cf_slot *slot = cf_activations_find(&engine->acts, chunk);
+
+    if (cf_engine_has_backward(engine)) {
+        cf_status status = gradients_add(engine, plan, chunk, slot);
+
+        if (status != CF_OK)
+            return status;
+    }
+    cf_activations_release(&engine->acts, slot);
+    if (plan->chunks[chunk].in_group == 0)
+        cf_kv_state_release(&engine->kv, plan, chunk);
+    return engine->kernels->status(engine->kernels);
+}
+
+/* ---- the callbacks ---- */
+
+static cf_status engine_forward(void *context, const cf_chunk_plan *plan,
+                                uint32_t chunk, cf_keep keep)
+{
+    cf_engine *engine = context;
+    cf_status status;
+
+    op_begin(engine, chunk, "forward");
+    status = forward(engine, plan, chunk, keep);
+    return compute_end(engine, status);
+}
+
 static cf_status engine_backward(void *context, const cf_chunk_plan *plan,
                                  uint32_t chunk)
 {
     cf_engine *engine = context;
-    const cf_kernels *k = engine->kernels;
-    const size_t n_tok = plan->chunks[chunk].n_tok;
-    cf_slot *slot = cf_activations_find(&engine->acts, chunk);
-    cf_status status = chunk_begin(engine, plan, chunk);
+    cf_status status;
 
-    if (status != CF_OK)
-        return status;
-    head_backward(engine, n_tok, slot->x_out);
-    piece_losses_add(engine, plan, chunk);
-    status = losses_check(engine, plan, chunk, slot);
-    if (status == CF_OK)
-        status = layers_backward(engine, plan, chunk, slot);
-    if (status != CF_OK)
-        return status;
-    if (engine->model->d_embedding != NULL)
-        k->embedding_backward(k, n_tok, engine->model->config.hidden,
-                              engine->input.ids, engine->grads.dx,
-                              engine->model->d_embedding);
+    op_begin(engine, chunk, "backward");
+    status = backward(engine, plan, chunk);
+    return compute_end(engine, status);
+}
 
-    cf_activations_release(&engine->acts, slot);
-    if (plan->chunks[chunk].in_group == 0)
-        cf_kv_state_release(&engine->kv, plan, chunk);
-    observe(engine);
-    return k->status(k);
+static cf_status engine_send_act(void *context, const cf_chunk_plan *plan,
+                                 uint32_t chunk)
+{
+    cf_engine *engine = context;
+    cf_status status;
+
+    (void)plan;
+    op_begin(engine, chunk, "send activations");
+    status = cf_exchange_send(&engine->exchange, CF_HOP_ACT_OUT, chunk,
+                              engine->stream_out);
+    return op_end(engine, status);
+}
+
+/* The message stays in its buffer until the forward. */
+static cf_status engine_recv_act(void *context, const cf_chunk_plan *plan,
+                                 uint32_t chunk)
+{
+    cf_engine *engine = context;
+    cf_status status;
+
+    (void)plan;
+    op_begin(engine, chunk, "receive activations");
+    status = cf_exchange_receive(&engine->exchange, CF_HOP_ACT_IN);
+    return op_end(engine, status);
+}
+
+static cf_status engine_send_grad(void *context, const cf_chunk_plan *plan,
+                                  uint32_t chunk)
+{
+    cf_engine *engine = context;
+    cf_status status;
+
+    (void)plan;
+    op_begin(engine, chunk, "send gradients");
+    status = cf_exchange_send(&engine->exchange, CF_HOP_GRAD_OUT, chunk,
+                              engine->grads.dx);
+    return op_end(engine, status);
+}
+
+/* Nothing but a recompute comes before the backward, and that leaves grads
+ * alone. */
+static cf_status engine_recv_grad(void *context, const cf_chunk_plan *plan,
+                                  uint32_t chunk)
+{
+    cf_engine *engine = context;
+    cf_exchange *exchange = &engine->exchange;
+    cf_status status;
+
+    (void)plan;
+    op_begin(engine, chunk, "receive gradients");
+    status = cf_exchange_receive(exchange, CF_HOP_GRAD_IN);
+    if (status == CF_OK && exchange->hops[CF_HOP_GRAD_IN].is_open) {
+        cf_exchange_copy(exchange, CF_HOP_GRAD_IN, chunk, engine->grads.dx);
+        status = cf_exchange_free(exchange, CF_HOP_GRAD_IN);
+    }
+    return op_end(engine, status);
 }
 
 const cf_engine_ops cf_engine_callbacks = {
     .forward = engine_forward,
     .backward = engine_backward,
+    .send_act = engine_send_act,
+    .recv_act = engine_recv_act,
+    .send_grad = engine_send_grad,
+    .recv_grad = engine_recv_grad,
 };
 
-cf_status cf_engine_evaluate(cf_engine *engine, const cf_chunk_plan *plan,
-                             uint32_t chunk)
+/* ---- evaluation ---- */
+
+static cf_status head_evaluate(cf_engine *engine, const cf_chunk_plan *plan,
+                               uint32_t chunk, const void *x_out)
 {
     const cf_kernels *k = engine->kernels;
-    cf_status status = chunk_begin(engine, plan, chunk);
-    void *x_out;
 
-    if (status != CF_OK)
-        return status;
-    x_out = layers_forward(engine, plan, chunk, NULL, STREAM_OUT_WANTED);
     head_rows(engine, x_out);
     k->head_forward(k, &engine->model->head.weight, engine->input.n_targets,
                     engine->head.n, engine->input.targets, engine->head.loss,
                     engine->scratch);
     piece_losses_add(engine, plan, chunk);
-    status = losses_check(engine, plan, chunk, NULL);
+    return losses_check(engine, plan, chunk, NULL);
+}
+
+static cf_status evaluate(cf_engine *engine, const cf_chunk_plan *plan,
+                          uint32_t chunk)
+{
+    const cf_stage *stage = &engine->model->stage;
+    cf_exchange *exchange = &engine->exchange;
+    void *x = input_at(engine, NULL), *x_out;
+    cf_status status = chunk_begin(engine, plan, chunk);
+
+    if (status == CF_OK)
+        status = cf_exchange_receive(exchange, CF_HOP_ACT_IN);
     if (status != CF_OK)
         return status;
-    if (cf_group_ends(plan, chunk))
+    if (stage->is_first)
+        embed(engine, plan->chunks[chunk].n_tok, x);
+    else
+        cf_exchange_copy(exchange, CF_HOP_ACT_IN, chunk, x);
+    x_out = layers_forward(engine, plan, chunk, NULL, STREAM_OUT_WANTED);
+    if (stage->is_last)
+        status = head_evaluate(engine, plan, chunk, x_out);
+    else
+        status = cf_exchange_send(exchange, CF_HOP_ACT_OUT, chunk, x_out);
+    if (status == CF_OK)
+        status = cf_exchange_free(exchange, CF_HOP_ACT_IN);
+    if (status == CF_OK && cf_group_ends(plan, chunk))
         cf_kv_state_release(&engine->kv, plan, chunk);
-    observe(engine);
-    return k->status(k);
+    return status == CF_OK ? engine->kernels->status(engine->kernels) : status;
+}
+
+cf_status cf_engine_evaluate(cf_engine *engine, const cf_chunk_plan *plan,
+                             uint32_t chunk)
+{
+    cf_status status;
+
+    op_begin(engine, chunk, "evaluate");
+    status = evaluate(engine, plan, chunk);
+    return compute_end(engine, status);
 }

@@ -1,11 +1,14 @@
-/* engine.h - runs chunks on a model: the callbacks of execute.h, bound to
- * kernels, KV state and activations.
+/* engine.h - runs chunks on a stage of a model: the callbacks of execute.h, bound
+ * to kernels, KV state, activations and messages.
  *
  * (1) The head runs inside the backward of a chunk, so a loss is counted once
  *     and discarding and keeping forwards do the same work for every K.
  * (2) The loss of a piece is summed in double in token order; a step's loss is
  *     the sum over the pieces in plan order, whatever the order of execution.
  * (3) Nothing is allocated between carve and close.
+ * (4) A forward of a chunk whose keys are there is a recompute.
+ * (5) A stage below everything that is trained has no backward: there a backward
+ *     only gives back, and a recompute on the spot does nothing.
  */
 #ifndef CF_ENGINE_H
 #define CF_ENGINE_H
@@ -15,13 +18,16 @@
 #include "src/activations.h"
 #include "src/chunk_input.h"
 #include "src/dataset.h"
+#include "src/exchange.h"
 #include "src/kv_state.h"
 #include "src/model.h"
+#include "src/stage_inputs.h"
 
-/* The most of everything that any step of the run needs (see limits.c). */
+/* The most of everything that any step of the run needs (see step_plan.h). */
 typedef struct cf_engine_need {
     cf_kv_need kv;
     uint32_t n_slots;     /* retained chunks; 0 in evaluation */
+    uint32_t n_inputs;    /* retained inputs of dropped chunks */
     size_t n_plan_pieces; /* of one step */
 } cf_engine_need;
 
@@ -31,6 +37,8 @@ typedef struct cf_engine_batch {
     const uint32_t *sequences; /* plan index -> data set index */
     uint64_t step;             /* for messages */
     double loss_scale;         /* 1 / target tokens of the step */
+    cf_comm *comm;             /* NULL: there is one rank */
+    uint32_t stage;            /* this rank's, among those of the schedule */
 } cf_engine_batch;
 
 /* Called after every op of a step; for progress.  May be NULL. */
@@ -44,7 +52,10 @@ typedef struct cf_engine {
     cf_activations acts;
     cf_chunk_input input;
     cf_layer_grads grads;
-    void *cos, *sin; /* acc [n_tok, head_dim / 2] of the current chunk */
+    cf_stage_inputs inputs;
+    cf_exchange exchange;
+    void *stream_out; /* of the chunk whose forward was the last */
+    void *cos, *sin;  /* acc [n_tok, head_dim / 2] of the current chunk */
     struct {
         void *x;    /* acc [n_targets, hidden]: gathered, and their gradient */
         void *n;    /* act [n_targets, hidden]: normalised */
@@ -58,9 +69,23 @@ typedef struct cf_engine {
     double *piece_loss; /* [pieces of the plan] */
     size_t fixed_bytes; /* what is not in a pool */
     cf_engine_batch batch;
+    bool inputs_come_again; /* a recompute receives as its forward did */
+
+    /* Of the step so far, in seconds. */
+    double begin_s;  /* by cf_exchange_clock_s */
+    double busy_s;   /* in forwards, recomputes and backwards */
+    double span_s;   /* to the end of the last op */
+    double op_begin; /* of the last op, as span_s is its end */
     cf_engine_observer observe;
     void *observer;
 } cf_engine;
+
+/* Whether a backward does anything on this stage. */
+static inline bool cf_engine_has_backward(const cf_engine *engine)
+{
+    return engine->model->stage.is_last ||
+           cf_n_backward_layers(engine->model) > 0;
+}
 
 /* Place everything that the engine needs beside the model.  Called on a dry
  * arena, then on the real one. */
@@ -68,20 +93,36 @@ void cf_engine_carve(cf_engine *engine, cf_model *model,
                      const cf_engine_need *need, cf_recompute policy,
                      cf_gradients gradients, cf_arena *arena);
 
-/* Start a step: piece losses to zero, high water of the pools too. */
-void cf_engine_begin_step(cf_engine *engine, const cf_engine_batch *batch,
-                          const cf_chunk_plan *plan);
+/* Start a step: piece losses to zero, high water of the pools too, the first
+ * receives posted.  Errors, logged: CF_COMM. */
+CF_MUST_USE cf_status cf_engine_begin_step(cf_engine *engine,
+                                           const cf_engine_batch *batch,
+                                           const cf_chunk_plan *plan,
+                                           const cf_schedule *schedule);
+
+/* The last op has run: wait for what is still being sent.  Errors, logged:
+ * CF_COMM. */
+CF_MUST_USE cf_status cf_engine_end_step(cf_engine *engine);
 
 /* The callbacks for cf_execute; engine is a cf_engine. */
 extern const cf_engine_ops cf_engine_callbacks;
 
-/* Forward and losses of one chunk, without gradients.  Chunks of a group in
- * order. */
+/* Start a pass in which these chunks will be evaluated; a group as a whole.
+ * Ends as a step does. */
+CF_MUST_USE cf_status cf_engine_begin_pass(cf_engine *engine,
+                                           const cf_engine_batch *batch,
+                                           const cf_chunk_plan *plan,
+                                           uint32_t first_chunk,
+                                           uint32_t end_chunk);
+
+/* Forward and, on the last stage, losses of the next chunk, without
+ * gradients. */
 CF_MUST_USE cf_status cf_engine_evaluate(cf_engine *engine,
                                          const cf_chunk_plan *plan,
                                          uint32_t chunk);
 
-/* Sum of the losses of the step's pieces, in plan order. */
+/* Sum of the losses of the step's pieces, in plan order; only the last stage has
+ * them. */
 double cf_engine_loss(const cf_engine *engine, const cf_chunk_plan *plan);
 
 /* High water of the step: everything carved, less what the pools never gave. */

@@ -54,15 +54,20 @@ static cf_status sequences_collect(const cf_evaluation_params *params,
 cf_status cf_evaluation_open(const cf_evaluation_params *params,
                              cf_evaluation *evaluation)
 {
+    cf_step_plan_params plan = {.chunk_size_tok = params->chunk_size_tok,
+                                .schedule = {.n_stages = 1}};
     cf_status status;
 
-    *evaluation = (cf_evaluation){.dataset = params->dataset};
+    *evaluation = (cf_evaluation){
+        .dataset = params->dataset, .comm = params->comm, .grid = params->grid};
+    if (params->comm == NULL)
+        evaluation->grid = (cf_grid){.n_stages = 1, .n_replicas = 1};
     status = sequences_collect(params, evaluation);
+    plan.n_batch = evaluation->n_sequences;
     if (status == CF_OK)
-        status =
-            cf_step_plan_bound(params->dataset, evaluation->sequences,
-                               evaluation->n_sequences, evaluation->n_sequences,
-                               params->chunk_size_tok, 0, &evaluation->need);
+        status = cf_step_plan_bound(params->dataset, evaluation->sequences,
+                                    evaluation->n_sequences, &plan,
+                                    &evaluation->need);
     if (status != CF_OK)
         cf_evaluation_close(evaluation);
     return status;
@@ -139,29 +144,78 @@ static cf_status chunk_prepare(cf_evaluation *e, uint32_t chunk)
     return cf_dataset_prepare(e->dataset, e->plan.batch, c->n_pieces);
 }
 
-cf_status cf_evaluation_run(cf_evaluation *e, uint64_t step)
+/* Where the chunks of a replica begin: at the first group behind its share of the
+ * tokens, which are what a chunk costs where no sequence is very long. */
+static uint32_t replica_begins(const cf_chunk_plan *plan, uint64_t n_tok,
+                               const cf_grid *grid, uint32_t replica)
 {
-    const cf_engine_batch batch = {
-        .dataset = e->dataset, .sequences = e->plan.sequences, .step = step};
-    cf_status status;
+    uint64_t before = 0;
+    uint32_t chunk = 0;
 
-    e->plan.n_batch = e->n_sequences;
-    memcpy(e->plan.batch, e->sequences, e->n_sequences * sizeof(uint32_t));
-    status = cf_step_plan_build(&e->plan, e->dataset, &e->need);
-    if (status != CF_OK)
-        return status;
-    cf_engine_begin_step(&e->engine, &batch, &e->plan.chunks);
-    e->is_complete = false;
-    for (uint32_t chunk = 0; chunk < e->plan.chunks.n_chunks; chunk++) {
-        if (e->stop != NULL && e->stop() != 0)
+    while (chunk < plan->n_chunks &&
+           (plan->chunks[chunk].in_group > 0 ||
+            before * grid->n_replicas < n_tok * replica))
+        before += plan->chunks[chunk++].n_tok;
+    return chunk;
+}
+
+static uint64_t plan_tok(const cf_chunk_plan *plan)
+{
+    uint64_t n_tok = 0;
+
+    for (size_t i = 0; i < plan->n_chunks; i++)
+        n_tok += plan->chunks[i].n_tok;
+    return n_tok;
+}
+
+static bool is_alone(const cf_evaluation *e)
+{
+    return e->comm == NULL || cf_comm_size(e->comm) == 1;
+}
+
+/* The chunks of this replica, and the losses of all. */
+static cf_status chunks_run(cf_evaluation *e, const cf_engine_batch *batch)
+{
+    const cf_chunk_plan *chunks = &e->plan.chunks;
+    const uint64_t n_tok = plan_tok(chunks);
+    const uint32_t end =
+        replica_begins(chunks, n_tok, &e->grid, e->grid.replica + 1);
+    uint32_t chunk = replica_begins(chunks, n_tok, &e->grid, e->grid.replica);
+    cf_status status =
+        cf_engine_begin_pass(&e->engine, batch, chunks, chunk, end);
+
+    for (; chunk < end && status == CF_OK; chunk++) {
+        if (is_alone(e) && e->stop != NULL && e->stop() != 0)
             return CF_OK;
         status = chunk_prepare(e, chunk);
         if (status == CF_OK)
-            status = cf_engine_evaluate(&e->engine, &e->plan.chunks, chunk);
-        if (status != CF_OK)
-            return status;
+            status = cf_engine_evaluate(&e->engine, chunks, chunk);
     }
-    e->is_complete = true;
+    if (status == CF_OK)
+        status = cf_engine_end_step(&e->engine);
+    if (status == CF_OK && e->comm != NULL)
+        status =
+            cf_comm_sum_sparse(e->comm, chunks->n_pieces, e->engine.piece_loss);
+    e->is_complete = status == CF_OK;
+    return status;
+}
+
+cf_status cf_evaluation_run(cf_evaluation *e, uint64_t step)
+{
+    const cf_engine_batch batch = {.dataset = e->dataset,
+                                   .sequences = e->plan.sequences,
+                                   .step = step,
+                                   .comm = e->comm};
+    cf_status status;
+
+    e->is_complete = false;
+    e->plan.n_batch = e->n_sequences;
+    memcpy(e->plan.batch, e->sequences, e->n_sequences * sizeof(uint32_t));
+    status = cf_step_plan_build(&e->plan, e->dataset, &e->need);
+    if (status == CF_OK)
+        status = chunks_run(e, &batch);
+    if (status != CF_OK || !e->is_complete)
+        return status;
     /* The very expression of a training step: equal bits. */
     e->loss = cf_engine_loss(&e->engine, &e->plan.chunks) *
               (1 / (double)e->plan.target_tokens);

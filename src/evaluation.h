@@ -3,6 +3,10 @@
  * The whole data set is planned as one batch, so the loss has the bits of a
  * training step's on the same sequences, and the memory is that of one chunk and
  * of the longest sequence's KV state.
+ *
+ * Over several ranks the plan is the same.  Each replica runs some of its groups,
+ * a stage of it its layers; the loss of a piece comes from one rank alone, so that
+ * losses and tables have the bits of one rank everywhere.
  */
 #ifndef CF_EVALUATION_H
 #define CF_EVALUATION_H
@@ -12,6 +16,7 @@
 
 #include "src/dataset.h"
 #include "src/engine.h"
+#include "src/grid.h"
 #include "src/step_plan.h"
 
 /* A sum of losses over some of the sequences. */
@@ -27,7 +32,9 @@ enum {
 
 typedef struct cf_evaluation {
     const cf_dataset *dataset; /* borrowed */
-    uint32_t *sequences;       /* owned: data set indices, not too long */
+    cf_comm *comm;             /* borrowed; NULL: there is one rank */
+    cf_grid grid;
+    uint32_t *sequences; /* owned: data set indices, not too long */
     size_t n_sequences;
     size_t n_too_long;
     cf_step_plan_need need;
@@ -36,7 +43,8 @@ typedef struct cf_evaluation {
     cf_tally by_bucket[CF_LENGTH_BUCKETS];
     cf_tally *by_source; /* arena */
     double loss;         /* mean over all target tokens */
-    int (*stop)(void);   /* asked between chunks, when it is not NULL */
+    int (*stop)(void);   /* asked between chunks, when it is not NULL and there
+                          * is one rank: several could not stop at one chunk */
     bool is_complete;    /* false: it stopped the pass, and there is no loss */
 } cf_evaluation;
 
@@ -46,6 +54,8 @@ typedef struct cf_evaluation_params {
     const char *option; /* that named it, for messages */
     uint32_t max_length_tok;
     uint32_t chunk_size_tok;
+    cf_comm *comm; /* NULL: there is one rank, and grid is not looked at */
+    cf_grid grid;
 } cf_evaluation_params;
 
 /* Collect the sequences and bound their plan.  Errors, logged: CF_MALFORMED
@@ -59,7 +69,7 @@ void cf_evaluation_carve(cf_evaluation *evaluation, cf_model *model,
                          cf_arena *arena);
 
 /* One pass over freshly carved, cleared memory; allocates nothing.  Sets loss
- * and tallies.  step is for messages.  Errors, logged: CF_NOT_FINITE. */
+ * and tallies.  step is for messages.  Errors, logged: CF_NOT_FINITE, CF_COMM. */
 CF_MUST_USE cf_status cf_evaluation_run(cf_evaluation *evaluation,
                                         uint64_t step);
 

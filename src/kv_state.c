@@ -38,6 +38,8 @@ void cf_kv_state_carve(cf_kv_state *kv, const cf_kernels *kernels,
                         .n_layers = n_layers,
                         .n_backward_layers = n_backward_layers,
                         .kernels = kernels,
+                        .place_pages = cf_kv_pages(need->chunk_tok),
+                        .n_places = need->n_standalone,
                         .n_runs = need->n_groups};
     layer = page_elements(kv) * need->n_pages;
     cf_pool_carve(arena, need->n_pages, &kv->pages);
@@ -74,7 +76,7 @@ size_t cf_kv_state_bytes(const cf_kv_state *kv, uint32_t n_pages)
     return page_elements(kv) * 2 * n_pages * layers_bytes;
 }
 
-static cf_kv_run *run_find(cf_kv_state *kv, uint32_t group)
+static cf_kv_run *run_find(const cf_kv_state *kv, uint32_t group)
 {
     for (uint32_t i = 0; i < kv->n_runs; i++)
         if (kv->runs[i].n_pages > 0 && kv->runs[i].group == group)
@@ -82,26 +84,109 @@ static cf_kv_run *run_find(cf_kv_state *kv, uint32_t group)
     return NULL;
 }
 
+/* Chunks that are standalone, and pages of the others. */
+static void plan_count(const cf_chunk_plan *plan, uint32_t *n_standalone_p,
+                       uint64_t *ring_pages_p)
+{
+    *n_standalone_p = 0;
+    *ring_pages_p = 0;
+    for (uint32_t i = 0; i < plan->n_chunks; i++) {
+        const cf_chunk *c = &plan->chunks[i];
+
+        if (c->kind == CF_CHUNK_STANDALONE)
+            ++*n_standalone_p;
+        else if (cf_group_ends(plan, i))
+            *ring_pages_p += cf_kv_pages(c->prefix_tok + c->n_tok);
+    }
+}
+
+void cf_kv_state_begin_step(cf_kv_state *kv, const cf_chunk_plan *plan,
+                            bool long_first)
+{
+    const uint32_t n_pages = kv->pages.n_blocks;
+    uint32_t n_standalone;
+    uint64_t ring_pages;
+
+    plan_count(plan, &n_standalone, &ring_pages);
+    kv->long_first = long_first;
+    if (long_first) {
+        kv->first_place = 0;
+        kv->ring_end = (n_pages - (uint32_t)(ring_pages % n_pages)) % n_pages;
+    } else {
+        kv->first_place =
+            (kv->n_places - n_standalone % kv->n_places) % kv->n_places;
+        kv->ring_end = 0;
+    }
+    cf_pool_begin_step(&kv->pages);
+}
+
+bool cf_kv_state_has(const cf_kv_state *kv, const cf_chunk_plan *plan,
+                     uint32_t chunk)
+{
+    const cf_chunk *c = &plan->chunks[chunk];
+    const cf_kv_run *run = run_find(kv, c->group);
+
+    return run != NULL && run->n_tok >= c->prefix_tok + c->n_tok;
+}
+
+static cf_kv_run *run_free(cf_kv_state *kv)
+{
+    for (uint32_t i = 0; i < kv->n_runs; i++)
+        if (kv->runs[i].n_pages == 0)
+            return &kv->runs[i];
+    return NULL;
+}
+
+static cf_status standalone_append(cf_kv_state *kv, const cf_chunk_plan *plan,
+                                   uint32_t chunk, cf_kv_run *run)
+{
+    const uint32_t place = (kv->first_place + chunk) % kv->n_places;
+
+    run->first_page = place * kv->place_pages;
+    run->n_pages = cf_kv_pages(plan->chunks[chunk].n_tok);
+    kv->ring_end = (place + 1) * kv->place_pages % kv->pages.n_blocks;
+    return cf_pool_take_at(&kv->pages, run->first_page, run->n_pages);
+}
+
+static cf_status ring_append(cf_kv_state *kv, const cf_chunk *chunk,
+                             cf_kv_run *run)
+{
+    const uint32_t n_pages = cf_kv_pages(chunk->prefix_tok + chunk->n_tok);
+
+    while (run->n_pages < n_pages) {
+        cf_status status;
+
+        if (kv->pages.n_taken == 0 && !kv->long_first)
+            kv->ring_end = 0;
+        if (run->n_pages == 0)
+            run->first_page = kv->ring_end;
+        status = cf_pool_take_at(&kv->pages, kv->ring_end, 1);
+        if (status != CF_OK)
+            return status;
+        run->n_pages++;
+        kv->ring_end = (kv->ring_end + 1) % kv->pages.n_blocks;
+    }
+    return CF_OK;
+}
+
 cf_status cf_kv_state_append(cf_kv_state *kv, const cf_chunk_plan *plan,
                              uint32_t chunk)
 {
-    const uint32_t group = plan->chunks[chunk].group;
-    const uint32_t n_pages = cf_kv_pages(cf_group_tok(plan, chunk));
-    cf_kv_run *run = kv->runs;
-    cf_status status;
+    const cf_chunk *c = &plan->chunks[chunk];
+    cf_kv_run *run;
 
-    if (run_find(kv, group) != NULL)
+    if (cf_kv_state_has(kv, plan, chunk))
         return CF_OK;
-    while (run < kv->runs + kv->n_runs && run->n_pages > 0)
-        run++;
-    if (run == kv->runs + kv->n_runs)
+    run = run_find(kv, c->group);
+    if (run == NULL)
+        run = run_free(kv);
+    if (run == NULL)
         return CF_NO_SPACE;
-    status = cf_pool_take(&kv->pages, n_pages, &run->first_page);
-    if (status != CF_OK)
-        return status;
-    run->group = group;
-    run->n_pages = n_pages;
-    return CF_OK;
+    run->group = c->group;
+    run->n_tok = c->prefix_tok + c->n_tok;
+    return c->kind == CF_CHUNK_STANDALONE
+               ? standalone_append(kv, plan, chunk, run)
+               : ring_append(kv, c, run);
 }
 
 /* Offset in elements of a page of a layer. */
@@ -117,35 +202,44 @@ static size_t frozen_elements(const cf_kv_state *kv)
     return page_offset(kv, kv->n_layers - kv->n_backward_layers, 0);
 }
 
-/* Fill n entries of one of the four page tables, from `at` on: the first page
- * is at `first`, the others follow every step bytes. */
+/* Where the pages of a piece are in one layer, in elements: the first of n, how
+ * far the next ones are, and where, behind the last page, it goes on. */
+typedef struct page_run {
+    size_t n;
+    size_t layer; /* page 0 of the layer */
+    size_t first; /* from there, as the next */
+    size_t step;
+    size_t end; /* goes on at 0 */
+} page_run;
+
+/* Fill entries of one of the four page tables, from `at` on. */
 static void *const *table_fill(cf_kv_state *kv, unsigned table, size_t at,
-                               size_t n, void *first, size_t step)
+                               const page_run *run, void *layer,
+                               size_t elem_bytes)
 {
     void **entries = kv->table + table * kv->table_capacity + at;
 
-    assert(at + n <= kv->table_capacity);
-    for (size_t i = 0; i < n; i++)
-        entries[i] = cf_at(first, i * step);
+    assert(at + run->n <= kv->table_capacity);
+    for (size_t i = 0; i < run->n; i++)
+        entries[i] =
+            cf_at(layer, (run->first + i * run->step) % run->end * elem_bytes);
     return entries;
 }
 
-/* The same for all four of a piece; first and step in elements. */
-static void piece_fill(cf_kv_state *kv, size_t at, size_t n, size_t first,
-                       size_t step, cf_gradients gradients,
-                       cf_attn_piece *piece)
+/* The same for all four of a piece. */
+static void piece_fill(cf_kv_state *kv, size_t at, const page_run *run,
+                       cf_gradients gradients, cf_attn_piece *piece)
 {
     const size_t act = kv->kernels->act_bytes, acc = kv->kernels->acc_bytes;
+    size_t layer = run->layer;
 
-    piece->k = table_fill(kv, 0, at, n, cf_at(kv->k, first * act), step * act);
-    piece->v = table_fill(kv, 1, at, n, cf_at(kv->v, first * act), step * act);
+    piece->k = table_fill(kv, 0, at, run, cf_at(kv->k, layer * act), act);
+    piece->v = table_fill(kv, 1, at, run, cf_at(kv->v, layer * act), act);
     if (gradients == CF_GRADIENTS_NO)
         return;
-    first -= frozen_elements(kv);
-    piece->dk =
-        table_fill(kv, 2, at, n, cf_at(kv->dk, first * acc), step * acc);
-    piece->dv =
-        table_fill(kv, 3, at, n, cf_at(kv->dv, first * acc), step * acc);
+    layer -= frozen_elements(kv);
+    piece->dk = table_fill(kv, 2, at, run, cf_at(kv->dk, layer * acc), acc);
+    piece->dv = table_fill(kv, 3, at, run, cf_at(kv->dv, layer * acc), acc);
 }
 
 cf_attn_batch cf_kv_state_batch(cf_kv_state *kv, const cf_chunk_plan *plan,
@@ -156,56 +250,78 @@ cf_attn_batch cf_kv_state_batch(cf_kv_state *kv, const cf_chunk_plan *plan,
     const cf_kv_run *run = run_find(kv, c->group);
     const size_t head_dim = kv->shape.head_dim;
     const size_t page_stride = CF_PAGE_TOK * head_dim;
-    size_t base, at = 0;
+    page_run pages = {.layer = page_offset(kv, layer, 0),
+                      .end = page_elements(kv) * kv->pages.n_blocks};
+    size_t at = 0;
     uint32_t row = 0;
 
     assert(run != NULL);
-    base = page_offset(kv, layer, run->first_page);
     for (uint32_t i = 0; i < c->n_pieces; i++) {
         const cf_piece *p = &plan->pieces[c->first_piece + i];
         cf_attn_piece *piece = &kv->pieces[i];
 
         *piece = (cf_attn_piece){
             .row = row, .n_tok = p->n_tok, .prefix_tok = c->prefix_tok};
+        pages.first = page_elements(kv) * run->first_page + row * head_dim;
         if (c->kind == CF_CHUNK_DEPENDENT) {
             piece->head_stride = page_stride;
-            piece_fill(kv, 0, run->n_pages, base, page_elements(kv), gradients,
-                       piece);
+            pages.n = run->n_pages;
+            pages.step = page_elements(kv);
         } else {
-            uint32_t n_pages = cf_kv_pages(p->n_tok);
-
             piece->head_stride = run->n_pages * page_stride;
-            piece_fill(kv, at, n_pages, base + row * head_dim, page_stride,
-                       gradients, piece);
-            at += n_pages;
+            pages.n = cf_kv_pages(p->n_tok);
+            pages.step = page_stride;
         }
+        piece_fill(kv, at, &pages, gradients, piece);
+        at += pages.n;
         row += p->n_tok;
     }
     return (cf_attn_batch){
         .pieces = kv->pieces, .n_pieces = c->n_pieces, .n_tok = c->n_tok};
 }
 
+/* Pages of a run that are adjacent to its first; the others begin at page 0. */
+static uint32_t pages_before_wrap(const cf_kv_state *kv, const cf_kv_run *run)
+{
+    const uint32_t n = kv->pages.n_blocks - run->first_page;
+
+    return run->n_pages < n ? run->n_pages : n;
+}
+
+static void pages_zero(cf_kv_state *kv, uint32_t layer, uint32_t first,
+                       uint32_t n)
+{
+    const cf_kernels *k = kv->kernels;
+    const size_t offset =
+        (page_offset(kv, layer, first) - frozen_elements(kv)) * k->acc_bytes;
+    const size_t bytes = page_elements(kv) * n * k->acc_bytes;
+
+    k->zero(k, cf_at(kv->dk, offset), bytes);
+    k->zero(k, cf_at(kv->dv, offset), bytes);
+}
+
 void cf_kv_state_zero_gradients(cf_kv_state *kv, const cf_chunk_plan *plan,
                                 uint32_t chunk, uint32_t layer)
 {
-    const cf_kernels *k = kv->kernels;
     const cf_kv_run *run = run_find(kv, plan->chunks[chunk].group);
-    size_t offset, bytes;
+    uint32_t n_adjacent;
 
     assert(run != NULL);
-    offset = (page_offset(kv, layer, run->first_page) - frozen_elements(kv)) *
-             k->acc_bytes;
-    bytes = page_elements(kv) * run->n_pages * k->acc_bytes;
-    k->zero(k, cf_at(kv->dk, offset), bytes);
-    k->zero(k, cf_at(kv->dv, offset), bytes);
+    n_adjacent = pages_before_wrap(kv, run);
+    pages_zero(kv, layer, run->first_page, n_adjacent);
+    if (n_adjacent < run->n_pages)
+        pages_zero(kv, layer, 0, run->n_pages - n_adjacent);
 }
 
 void cf_kv_state_release(cf_kv_state *kv, const cf_chunk_plan *plan,
                          uint32_t chunk)
 {
     cf_kv_run *run = run_find(kv, plan->chunks[chunk].group);
+    uint32_t n_adjacent;
 
     assert(run != NULL);
-    cf_pool_release(&kv->pages, run->first_page, run->n_pages);
+    n_adjacent = pages_before_wrap(kv, run);
+    cf_pool_release(&kv->pages, run->first_page, n_adjacent);
+    cf_pool_release(&kv->pages, 0, run->n_pages - n_adjacent);
     run->n_pages = 0;
 }

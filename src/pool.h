@@ -1,7 +1,7 @@
 /* pool.h - blocks that come and go inside a step, out of memory carved whole.
  *
- * Blocks are taken as runs of adjacent ones, lowest place first, so that equal
- * orders of takes and releases give equal places.  The pool counts its high
+ * Blocks are taken as runs of adjacent ones, lowest place first or where the
+ * owner says, so that equal orders of takes and releases give equal places.  The pool counts its high
  * water; it neither knows nor touches the memory behind the indices.
  */
 #ifndef CF_POOL_H
@@ -27,6 +27,11 @@ void cf_pool_begin_step(cf_pool *pool);
  * capacity, so there is always room: anything else is CF_NO_SPACE. */
 CF_MUST_USE cf_status cf_pool_take(cf_pool *pool, uint32_t n,
                                    uint32_t *first_p);
+
+/* These n blocks, for an owner who knows which are free: CF_NO_SPACE, and none
+ * is taken, when one is not. */
+CF_MUST_USE cf_status cf_pool_take_at(cf_pool *pool, uint32_t first,
+                                      uint32_t n);
 void cf_pool_release(cf_pool *pool, uint32_t first, uint32_t n);
 
 #endif

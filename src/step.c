@@ -26,9 +26,14 @@ cf_status cf_step_gradients(const cf_step *step, uint64_t number,
     cf_status status;
 
     cf_model_zero_gradients(step->model);
-    cf_engine_begin_step(step->engine, &batch, &plan->chunks);
-    status = cf_execute(&plan->chunks, &plan->schedule, 0, &cf_engine_callbacks,
-                        step->engine, &where);
+    status = cf_engine_begin_step(step->engine, &batch, &plan->chunks,
+                                  &plan->schedule);
+    if (status != CF_OK)
+        return status;
+    status = cf_execute(&plan->chunks, &plan->schedule, batch.stage,
+                        &cf_engine_callbacks, step->engine, &where);
+    if (status == CF_OK)
+        status = cf_engine_end_step(step->engine);
     if (status != CF_OK) {
         if (status != CF_NOT_FINITE)
             cf_log_error("step %" PRIu64 ": op %zu failed (%s)", number,

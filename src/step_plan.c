@@ -1,6 +1,7 @@
 /* step_plan.c - see step_plan.h. */
 #include "src/step_plan.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,7 +70,14 @@ static cf_status chunks_bound(uint32_t *sorted, size_t n_batch,
     return CF_OK;
 }
 
-/* No list of n chunks is longer than that of one group of n. */
+static bool is_whole(const cf_schedule_params *params)
+{
+    return params->kind == CF_SCHEDULE_1F1B ||
+           params->kind == CF_SCHEDULE_1F1B_RECOMPUTE;
+}
+
+/* No list of n chunks is longer than that of one group of n; where a chunk is a
+ * group, that of n groups. */
 static cf_status schedule_bound(size_t n_chunks,
                                 const cf_schedule_params *params,
                                 cf_schedule_need *need_p)
@@ -84,6 +92,10 @@ static cf_status schedule_bound(size_t n_chunks,
     for (size_t i = 0; i < n_chunks; i++)
         chunks[i] =
             (cf_chunk){.kind = CF_CHUNK_DEPENDENT, .in_group = (uint32_t)i};
+    for (size_t i = 0; i < n_chunks && is_whole(params); i++)
+        chunks[i] = (cf_chunk){.group = (uint32_t)i};
+    if (is_whole(params))
+        plan.n_groups = (uint32_t)n_chunks;
     status = cf_schedule_bound(&plan, params, need_p);
     free(chunks);
     return status;
@@ -93,39 +105,41 @@ static cf_status schedule_bound(size_t n_chunks,
 static void engine_bound(const uint32_t *sorted, size_t n_batch,
                          cf_step_plan_need *need)
 {
-    const uint32_t longest = sorted[0];
-    const uint32_t n_parts =
-        longest / need->chunk_size_tok + (longest % need->chunk_size_tok != 0);
+    const cf_stage_load load = {.params = need->params,
+                                .stage = need->stage,
+                                .chunk_size_tok = need->chunk_size_tok,
+                                .len_tok = sorted,
+                                .n = n_batch};
     uint64_t batch_tok = 0;
     cf_kv_need *kv = &need->engine.kv;
 
     for (size_t i = 0; i < n_batch; i++)
         batch_tok += sorted[i];
+    need->most = cf_stage_need_bound(&load);
+    need->engine.n_slots = need->most.n_slots;
+    need->engine.n_inputs = need->most.n_inputs;
+    kv->n_pages = need->most.n_pages;
+    kv->n_groups = need->most.n_groups;
+    kv->n_standalone = need->most.n_standalone;
     kv->chunk_tok = u32_min(need->chunk_size_tok, batch_tok);
-    kv->sequence_tok = longest;
-    kv->n_groups = 1; /* one stage runs one group at a time */
-    kv->n_pages = cf_kv_pages(kv->chunk_tok);
-    if (longest > need->chunk_size_tok && cf_kv_pages(longest) > kv->n_pages)
-        kv->n_pages = cf_kv_pages(longest);
+    kv->sequence_tok = need->longest_tok;
     kv->n_pieces = u32_min(n_batch, kv->chunk_tok);
-    need->engine.n_slots = u32_min(need->params.retained_chunks_max, n_parts);
-    need->longest_tok = longest;
 }
 
 cf_status cf_step_plan_bound(const cf_dataset *dataset,
                              const uint32_t *sequences, size_t n_sequences,
-                             size_t n_batch, uint32_t chunk_size_tok,
-                             uint32_t retained_chunks_max,
+                             const cf_step_plan_params *params,
                              cf_step_plan_need *need_p)
 {
-    size_t n;
+    size_t n, n_batch = params->n_batch;
     uint32_t *sorted = lengths_sorted(dataset, sequences, n_sequences, &n);
     cf_step_plan_need need = {
         .n_batch = n_batch,
-        .params = {.n_stages = 1, .retained_chunks_max = retained_chunks_max},
-        .chunk_size_tok = chunk_size_tok,
+        .params = params->schedule,
+        .stage = params->stage,
+        .chunk_size_tok = params->chunk_size_tok,
     };
-    cf_schedule_params params = need.params;
+    cf_schedule_params schedule = params->schedule;
     cf_status status;
 
     if (sorted == NULL) {
@@ -134,20 +148,24 @@ cf_status cf_step_plan_bound(const cf_dataset *dataset,
     }
     if (n_batch > n)
         n_batch = n;
+    need.longest_tok = sorted[0];
+    if (is_whole(&schedule))
+        need.chunk_size_tok = need.longest_tok;
     engine_bound(sorted, n_batch, &need);
-    status = chunks_bound(sorted, n_batch, chunk_size_tok, &need.chunks);
+    status = chunks_bound(sorted, n_batch, need.chunk_size_tok, &need.chunks);
     need.engine.n_plan_pieces = need.chunks.n_pieces;
-    if (params.retained_chunks_max == 0)
-        params.retained_chunks_max = 1;
+    if (schedule.retained_chunks_max == 0)
+        schedule.retained_chunks_max = 1;
     if (status == CF_OK)
-        status = schedule_bound(need.chunks.n_chunks, &params, &need.schedule);
+        status =
+            schedule_bound(need.chunks.n_chunks, &schedule, &need.schedule);
     if (status == CF_OK)
         *need_p = need;
     else
         cf_log_error("%zu sequences of up to %u tokens in chunks of %u do not "
                      "fit a plan (%s): use a larger --chunk-size",
                      n_batch, (unsigned)need.longest_tok,
-                     (unsigned)chunk_size_tok, cf_status_str(status));
+                     (unsigned)need.chunk_size_tok, cf_status_str(status));
     free(sorted);
     return status;
 }
@@ -203,6 +221,27 @@ static void sequences_select(cf_step_plan *plan, const cf_dataset *dataset)
     }
 }
 
+/* The bound holds for any step: a step that it does not hold for must not begin,
+ * because memory was sized by it. */
+static cf_status need_check(cf_step_plan *plan, const cf_step_plan_need *need)
+{
+    const cf_stage_need *most = &need->most, *peak = &plan->peak;
+
+    plan->peak = cf_stage_need_of(&plan->chunks, &plan->schedule, need->stage);
+    if (cf_stage_need_fits(peak, most))
+        return CF_OK;
+    cf_log_error(
+        "stage %u has room for %u retained chunks, %u inputs, %u pages "
+        "of %u groups, and this step needs %u, %u, %u, %u: please "
+        "report it with the lengths of the batch",
+        (unsigned)need->stage, (unsigned)most->n_slots,
+        (unsigned)most->n_inputs, (unsigned)most->n_pages,
+        (unsigned)most->n_groups, (unsigned)peak->n_slots,
+        (unsigned)peak->n_inputs, (unsigned)peak->n_pages,
+        (unsigned)peak->n_groups);
+    return CF_NO_SPACE;
+}
+
 static cf_status schedule_build(cf_step_plan *plan,
                                 const cf_step_plan_need *need)
 {
@@ -217,7 +256,7 @@ static cf_status schedule_build(cf_step_plan *plan,
     if (status == CF_OK)
         status = cf_schedule_check(&plan->chunks, &plan->schedule, &where);
     if (status == CF_OK)
-        return CF_OK;
+        return need_check(plan, need);
     if (s->first_op[where.stage] + where.op < s->first_op[where.stage + 1])
         cf_op_format(&s->ops[s->first_op[where.stage] + where.op], where.stage,
                      op, sizeof(op));
@@ -227,11 +266,18 @@ static cf_status schedule_build(cf_step_plan *plan,
     return status;
 }
 
-/* Check and schedule what a build of chunks with this status made. */
-static cf_status chunks_schedule(cf_step_plan *plan,
-                                 const cf_step_plan_need *need,
-                                 cf_status status)
+cf_status cf_step_plan_build(cf_step_plan *plan, const cf_dataset *dataset,
+                             const cf_step_plan_need *need)
 {
+    cf_status status;
+
+    sequences_select(plan, dataset);
+    if (is_whole(&need->params))
+        status = cf_chunk_plan_build_whole(plan->len_tok, plan->n_sequences,
+                                           &plan->chunks);
+    else
+        status = cf_chunk_plan_build(plan->len_tok, plan->n_sequences,
+                                     need->chunk_size_tok, &plan->chunks);
     if (status == CF_OK)
         status = cf_chunk_plan_check(&plan->chunks, plan->len_tok,
                                      plan->n_sequences);
@@ -241,27 +287,4 @@ static cf_status chunks_schedule(cf_step_plan *plan,
                  "with the lengths of the batch",
                  cf_status_str(status));
     return status;
-}
-
-cf_status cf_step_plan_build(cf_step_plan *plan, const cf_dataset *dataset,
-                             const cf_step_plan_need *need)
-{
-    cf_status status;
-
-    sequences_select(plan, dataset);
-    status = cf_chunk_plan_build(plan->len_tok, plan->n_sequences,
-                                 need->chunk_size_tok, &plan->chunks);
-    return chunks_schedule(plan, need, status);
-}
-
-cf_status cf_step_plan_build_whole(cf_step_plan *plan,
-                                   const cf_dataset *dataset,
-                                   const cf_step_plan_need *need)
-{
-    cf_status status;
-
-    sequences_select(plan, dataset);
-    status = cf_chunk_plan_build_whole(plan->len_tok, plan->n_sequences,
-                                       &plan->chunks);
-    return chunks_schedule(plan, need, status);
 }

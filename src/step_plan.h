@@ -1,7 +1,8 @@
 /* step_plan.h - from the sequences of one step to a checked op list.
  *
  * Sequences without a target are left out: they contribute exactly nothing.
- * Every plan and every schedule is proved before it is used.
+ * Every plan and every schedule is proved before it is used, and what it needs on
+ * this stage is held against the memory that there is.
  */
 #ifndef CF_STEP_PLAN_H
 #define CF_STEP_PLAN_H
@@ -12,6 +13,7 @@
 #include "src/arena.h"
 #include "src/batches.h"
 #include "src/engine.h"
+#include "src/stage_need.h"
 
 typedef struct cf_step_plan {
     uint32_t *batch;     /* [n_batch]: data set indices, all of the step */
@@ -23,6 +25,7 @@ typedef struct cf_step_plan {
     uint64_t target_tokens;
     cf_chunk_plan chunks;
     cf_schedule schedule;
+    cf_stage_need peak; /* what the step will hold on this stage */
 } cf_step_plan;
 
 /* The capacities of a plan that suffice for every step of a run, and what the
@@ -32,19 +35,28 @@ typedef struct cf_step_plan_need {
     cf_chunk_bound chunks;
     cf_schedule_need schedule;
     cf_schedule_params params;
+    uint32_t stage; /* this one */
     uint32_t chunk_size_tok;
     uint32_t longest_tok;
+    cf_stage_need most; /* of this stage, in any step */
     cf_engine_need engine;
 } cf_step_plan_need;
 
-/* n_seqs sequences at most in a step, drawn from these.  retained_chunks_max 0
- * means evaluation: nothing is kept.  Errors, logged: CF_NO_MEMORY,
- * CF_OVERFLOW. */
+/* What of a run a bound needs to know. */
+typedef struct cf_step_plan_params {
+    size_t n_batch; /* sequences of a step, at most */
+    uint32_t
+        chunk_size_tok; /* under 1F1B every sequence is one chunk instead */
+    cf_schedule_params schedule; /* retained_chunks_max 0: evaluation */
+    uint32_t stage;
+} cf_step_plan_params;
+
+/* For steps of sequences that are drawn from these.  Errors, logged:
+ * CF_NO_MEMORY, CF_OVERFLOW. */
 CF_MUST_USE cf_status cf_step_plan_bound(const cf_dataset *dataset,
                                          const uint32_t *sequences,
-                                         size_t n_sequences, size_t n_batch,
-                                         uint32_t chunk_size_tok,
-                                         uint32_t retained_chunks_max,
+                                         size_t n_sequences,
+                                         const cf_step_plan_params *params,
                                          cf_step_plan_need *need_p);
 
 void cf_step_plan_carve(cf_step_plan *plan, const cf_step_plan_need *need,
@@ -55,11 +67,5 @@ void cf_step_plan_carve(cf_step_plan *plan, const cf_step_plan_need *need,
 CF_MUST_USE cf_status cf_step_plan_build(cf_step_plan *plan,
                                          const cf_dataset *dataset,
                                          const cf_step_plan_need *need);
-
-/* The same with every sequence whole: one chunk each, nothing packed, nothing
- * cut.  The need must come from a chunk size of at least the longest. */
-CF_MUST_USE cf_status cf_step_plan_build_whole(cf_step_plan *plan,
-                                               const cf_dataset *dataset,
-                                               const cf_step_plan_need *need);
 
 #endif

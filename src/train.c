@@ -114,6 +114,18 @@ static cf_status memory_size(training *t)
     return cf_run_size(&t->run, carve, t, &need, &t->sizes);
 }
 
+static cf_status bounds_set(training *t)
+{
+    const cf_step_plan_params params = {
+        .n_batch = t->batches.global_batch,
+        .chunk_size_tok = t->options->chunk_size_tok,
+        .schedule = {.n_stages = 1,
+                     .retained_chunks_max = t->options->retained_chunks_max}};
+
+    return cf_step_plan_bound(t->run.dataset, t->batches.drawable,
+                              t->batches.n_drawable, &params, &t->need);
+}
+
 static cf_status size_up(training *t)
 {
     cf_status status = cf_batches_open(t->run.dataset, t->options, &t->batches);
@@ -121,10 +133,7 @@ static cf_status size_up(training *t)
     if (status == CF_OK)
         status = warmup_check(t);
     if (status == CF_OK)
-        status = cf_step_plan_bound(
-            t->run.dataset, t->batches.drawable, t->batches.n_drawable,
-            t->batches.global_batch, t->options->chunk_size_tok,
-            t->options->retained_chunks_max, &t->need);
+        status = bounds_set(t);
     if (status == CF_OK)
         status = cf_validation_open(t->options, &t->run, &t->validation);
     if (status == CF_OK)

@@ -162,14 +162,19 @@ static cf_status batch_choose(verification *v)
 static cf_status bounds_set(verification *v)
 {
     const cf_options *o = v->options;
-    cf_status status = cf_step_plan_bound(
-        v->run.dataset, v->batch, v->n_batch, v->n_batch, o->chunk_size_tok,
-        o->retained_chunks_max, &v->chunked.need);
+    cf_step_plan_params params = {
+        .n_batch = v->n_batch,
+        .chunk_size_tok = o->chunk_size_tok,
+        .schedule = {.n_stages = 1,
+                     .retained_chunks_max = o->retained_chunks_max}};
+    cf_status status = cf_step_plan_bound(v->run.dataset, v->batch, v->n_batch,
+                                          &params, &v->chunked.need);
 
     if (status != CF_OK || !runs_whole(v))
         return status;
-    return cf_step_plan_bound(v->run.dataset, v->batch, v->n_batch, v->n_batch,
-                              v->chunked.need.longest_tok, 1, &v->whole.need);
+    params.schedule.kind = CF_SCHEDULE_1F1B; /* every sequence is one chunk */
+    return cf_step_plan_bound(v->run.dataset, v->batch, v->n_batch, &params,
+                              &v->whole.need);
 }
 
 /* Loss and gradients of one side, in the model's gradients. */
@@ -190,10 +195,7 @@ static cf_status side_run(verification *v, side *s)
     status = cf_dataset_prepare(v->run.dataset, v->batch, v->n_batch);
     if (status != CF_OK)
         return status;
-    if (s == &v->whole)
-        status = cf_step_plan_build_whole(&s->plan, v->run.dataset, &s->need);
-    else
-        status = cf_step_plan_build(&s->plan, v->run.dataset, &s->need);
+    status = cf_step_plan_build(&s->plan, v->run.dataset, &s->need);
     if (status != CF_OK)
         return status;
     return cf_step_gradients(&step, 1, &s->loss);

@@ -34,6 +34,11 @@ void bench_open(bench *b, const bench_setting *s)
 
 void bench_open_frozen(bench *b, const bench_setting *s, const char *freeze)
 {
+    cf_step_plan_params params = {
+        .chunk_size_tok = s->chunk_size_tok,
+        .schedule = {.n_stages = 1,
+                     .retained_chunks_max = s->retained_chunks_max}};
+
     memset(b, 0, sizeof(*b));
     b->model = bench_path(BENCH_FIXTURES, s->fixture);
     b->data = s->data != NULL ? bench_path(s->data, "")
@@ -62,11 +67,11 @@ void bench_open_frozen(bench *b, const bench_setting *s, const char *freeze)
     ck_assert_int_eq(cf_batches_open(b->run.dataset, &b->options, &b->batches),
                      CF_OK);
     b->run.comm = alone();
-    ck_assert_int_eq(
-        cf_step_plan_bound(b->run.dataset, b->batches.eligible,
-                           b->batches.n_eligible, b->batches.global_batch,
-                           s->chunk_size_tok, s->retained_chunks_max, &b->need),
-        CF_OK);
+    params.n_batch = b->batches.global_batch;
+    ck_assert_int_eq(cf_step_plan_bound(b->run.dataset, b->batches.eligible,
+                                        b->batches.n_eligible, &params,
+                                        &b->need),
+                     CF_OK);
     ck_assert_int_eq(cf_run_size(&b->run, carve, b, &b->need, &b->sizes),
                      CF_OK);
     ck_assert_int_eq(cf_run_place(&b->run, &b->sizes, carve, b), CF_OK);
