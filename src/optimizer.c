@@ -62,5 +62,4 @@ void cf_optimizer_update(cf_model *model, const cf_options *options,
                  cf_model_moment_at(model, model->moment1, p),
                  cf_model_moment_at(model, model->moment2, p));
     }
-    cf_model_pack(model);
 }

@@ -240,9 +240,9 @@ const cf_option cf_option_table[] = {
      .help = "linear, or of an OP,TOKEN,PAIR[,LEAST]"},
     {.name = "svg", .metavar = "FILE", .commands = SIMULATE,
      FIELD(TEXT, svg), .fallback = "none", .help = "picture of the timeline"},
-    {.name = "trace", .metavar = "FILE", .commands = SIMULATE,
+    {.name = "trace", .metavar = "FILE", .commands = TRAIN | SIMULATE,
      FIELD(TEXT, trace), .fallback = "none",
-     .help = "the same for ui.perfetto.dev"},
+     .help = "every op and when, for ui.perfetto.dev"},
     {.name = "config", .metavar = "FILE", .commands = EVERY,
      .kind = CF_OPTION_CONFIG,
      .help = "YAML with these names, _ for -; flags win"},
@@ -264,7 +264,7 @@ static const cf_later_option later_options[] = {
     {"pipeline-stages", VERIFY, "1"}, {"schedule", VERIFY, "state-aware"},
     {"tensor-parallel", STEP, "1"},   {"lora-rank", STEP, "0"},
     {"lora-alpha", STEP, NULL},       {"lora-targets", STEP, NULL},
-    {"merge", TRAIN, NULL},           {"trace", TRAIN, NULL},
+    {"merge", TRAIN, NULL},
 };
 
 typedef struct command_row {

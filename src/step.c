@@ -21,80 +21,131 @@ cf_status cf_step_gradients(const cf_step *step, uint64_t number,
         .sequences = plan->sequences,
         .step = number,
         .loss_scale = loss_scale,
+        .comm = step->comm,
+        .stage = step->need->stage,
     };
-    cf_op_ref where;
+    cf_op_ref where = {0};
     cf_status status;
 
     cf_model_zero_gradients(step->model);
     status = cf_engine_begin_step(step->engine, &batch, &plan->chunks,
                                   &plan->schedule);
-    if (status != CF_OK)
-        return status;
-    status = cf_execute(&plan->chunks, &plan->schedule, batch.stage,
-                        &cf_engine_callbacks, step->engine, &where);
+    if (status == CF_OK)
+        status = cf_execute(&plan->chunks, &plan->schedule, batch.stage,
+                            &cf_engine_callbacks, step->engine, &where);
     if (status == CF_OK)
         status = cf_engine_end_step(step->engine);
     if (status != CF_OK) {
-        if (status != CF_NOT_FINITE)
+        if (status != CF_NOT_FINITE && status != CF_COMM)
             cf_log_error("step %" PRIu64 ": op %zu failed (%s)", number,
                          where.op, cf_status_str(status));
         return status;
     }
-    cf_model_finish_gradients(step->model);
     *loss_p = cf_engine_loss(step->engine, &plan->chunks) * loss_scale;
     return CF_OK;
 }
 
+/* The norm is one on all ranks; a tensor to blame may be on any of them, or on
+ * none, when finite gradients have too large a norm. */
 static cf_status norm_check(const cf_step *step, uint64_t number, double norm)
 {
+    cf_comm *comm = step->comm;
     const char *name;
+    cf_status status = CF_OK;
 
     if (isfinite(norm))
         return CF_OK;
     name = cf_model_first_bad_gradient(step->model);
-    cf_log_error("step %" PRIu64 ": the gradient of '%s' is not finite: lower "
-                 "--learning-rate",
-                 number, name != NULL ? name : "all tensors together");
-    return CF_NOT_FINITE;
+    if (name != NULL) {
+        cf_log_error("step %" PRIu64 ": the gradient of '%s' is not finite: "
+                     "lower --learning-rate",
+                     number, name);
+        status = CF_NOT_FINITE;
+    }
+    status = cf_comm_agree(comm, status);
+    if (status != CF_OK)
+        return status;
+    cf_log_error("step %" PRIu64 ": the norm of the gradient is not finite: "
+                 "lower --learning-rate",
+                 number);
+    return cf_comm_agree(comm, CF_NOT_FINITE);
 }
 
-static void report_counts(const cf_step_plan *plan, cf_step_report *report)
+static uint64_t recomputed_chunks(const cf_step_plan *plan, uint32_t stage)
 {
     const cf_schedule *s = &plan->schedule;
+    uint64_t n = 0;
 
-    report->sequences = plan->n_batch;
-    report->tokens = plan->tokens;
-    report->target_tokens = plan->target_tokens;
-    report->chunks = plan->chunks.n_chunks;
-    for (size_t i = 0; i < s->first_op[1]; i++)
-        report->recomputed_chunks += s->ops[i].kind == CF_OP_RECOMPUTE;
+    for (size_t i = s->first_op[stage]; i < s->first_op[stage + 1]; i++)
+        n += s->ops[i].kind == CF_OP_RECOMPUTE;
+    return n;
+}
+
+/* What this rank did; all of them together are the report. */
+static cf_status results_share(const cf_step *step, double loss,
+                               cf_step_report *report)
+{
+    const cf_engine *engine = step->engine;
+    cf_step_share mine = {
+        .loss = loss,
+        .busy_s = engine->busy_s,
+        .span_s = engine->span_s,
+        .waited_s = engine->exchange.waited_s,
+        .sent_bytes = engine->exchange.sent_bytes + step->reduction->sent_bytes,
+        .peak_bytes = cf_engine_peak_bytes(engine),
+    };
+
+    if (step->model->stage.is_first) {
+        mine.chunks = step->plan->chunks.n_chunks;
+        mine.recomputed = recomputed_chunks(step->plan, step->need->stage);
+    }
+    return cf_step_shares_results(step->shares, &mine, report);
+}
+
+/* Forward, backward, and the exchange with other ranks. */
+static cf_status gradients_run(const cf_step *step, uint64_t number,
+                               cf_step_report *report)
+{
+    double loss;
+    cf_status status;
+
+    cf_reduction_begin_step(step->reduction, number);
+    status = cf_step_gradients(step, number, &loss);
+    if (status == CF_OK)
+        status = cf_reduction_gradients(step->reduction);
+    if (status == CF_OK)
+        status = cf_reduction_norm(step->reduction, &report->grad_norm);
+    if (status == CF_OK)
+        status = norm_check(step, number, report->grad_norm);
+    if (status == CF_OK)
+        status = results_share(step, loss, report);
+    return status;
 }
 
 cf_status cf_step_run(const cf_step *step, const cf_options *options,
                       uint64_t number, uint64_t n_steps, uint64_t *n_updates,
                       cf_step_report *report)
 {
+    const cf_step_plan *plan = step->plan;
     cf_status status =
         cf_step_plan_build(step->plan, step->dataset, step->need);
 
+    if (status == CF_OK)
+        status = cf_step_shares_plan(step->shares, plan, number);
     if (status != CF_OK)
         return status;
     *report = (cf_step_report){
         .step = number,
         .learning_rate = cf_learning_rate(options, number, n_steps),
+        .sequences = plan->n_batch,
+        .tokens = plan->tokens,
+        .target_tokens = plan->target_tokens,
+        .has_loss = plan->target_tokens > 0,
     };
-    report_counts(step->plan, report);
-    if (step->plan->target_tokens == 0)
+    if (!report->has_loss)
         return CF_OK;
 
-    status = cf_step_gradients(step, number, &report->loss);
-    if (status != CF_OK)
-        return status;
-    report->has_loss = true;
-    report->peak_bytes = cf_engine_peak_bytes(step->engine);
-    cf_model_norm_partials(step->model);
-    report->grad_norm = cf_model_norm(step->model);
-    status = norm_check(step, number, report->grad_norm);
+    status = gradients_run(step, number, report);
     if (status != CF_OK)
         return status;
     if (step->before_update != NULL)
@@ -103,5 +154,5 @@ cf_status cf_step_run(const cf_step *step, const cf_options *options,
     cf_optimizer_update(
         step->model, options, report->learning_rate,
         cf_clip_coefficient(report->grad_norm, options->grad_clip), *n_updates);
-    return CF_OK;
+    return cf_reduction_weights(step->reduction);
 }

@@ -201,6 +201,11 @@ void cf_step_plan_carve(cf_step_plan *plan, const cf_step_plan_need *need,
 
 /* ---- one step ---- */
 
+static bool is_mine(const cf_step_plan *plan, size_t i)
+{
+    return plan->replica_of == NULL || plan->replica_of[i] == plan->replica;
+}
+
 static void sequences_select(cf_step_plan *plan, const cf_dataset *dataset)
 {
     const uint32_t *len_tok = cf_dataset_lengths(dataset);
@@ -213,7 +218,7 @@ static void sequences_select(cf_step_plan *plan, const cf_dataset *dataset)
 
         plan->tokens += len_tok[sequence];
         plan->target_tokens += targets[sequence];
-        if (targets[sequence] == 0)
+        if (targets[sequence] == 0 || !is_mine(plan, i))
             continue;
         plan->sequences[plan->n_sequences] = sequence;
         plan->len_tok[plan->n_sequences] = len_tok[sequence];

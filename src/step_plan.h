@@ -17,11 +17,14 @@
 
 typedef struct cf_step_plan {
     uint32_t *batch;     /* [n_batch]: data set indices, all of the step */
-    uint32_t *sequences; /* [n_sequences]: those with a target */
+    uint32_t *sequences; /* [n_sequences]: those with a target that it runs */
     uint32_t *len_tok;   /* [n_sequences] */
+    /* [n_batch]: the replica that runs each; NULL: this one runs all. */
+    uint32_t *replica_of;
+    uint32_t replica; /* this one */
     size_t n_batch;
     size_t n_sequences;
-    uint64_t tokens; /* of the batch */
+    uint64_t tokens; /* of the batch, over all replicas */
     uint64_t target_tokens;
     cf_chunk_plan chunks;
     cf_schedule schedule;

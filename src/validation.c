@@ -35,6 +35,8 @@ cf_status cf_validation_open(const cf_options *options, cf_run *run,
         .option = "--eval-data",
         .max_length_tok = options->max_length_tok,
         .chunk_size_tok = options->chunk_size_tok,
+        .comm = run->comm,
+        .grid = run->grid,
     };
     cf_status status = options_check(options);
 

@@ -198,7 +198,10 @@ static cf_status side_run(verification *v, side *s)
     status = cf_step_plan_build(&s->plan, v->run.dataset, &s->need);
     if (status != CF_OK)
         return status;
-    return cf_step_gradients(&step, 1, &s->loss);
+    status = cf_step_gradients(&step, 1, &s->loss);
+    if (status == CF_OK)
+        cf_model_finish_gradients(&v->run.model);
+    return status;
 }
 
 /* ---- comparing ---- */

@@ -23,6 +23,9 @@ static void carve(void *context, cf_arena *arena)
 
     cf_model_carve(&b->run.model, CF_MODEL_TRAIN, arena);
     cf_step_plan_carve(&b->plan, &b->need, arena);
+    cf_step_shares_carve(&b->shares, b->run.comm, &b->run.grid, arena);
+    cf_reduction_carve(&b->reduction, b->run.comm, &b->run.grid, &b->run.model,
+                       arena);
     cf_engine_carve(&b->engine, &b->run.model, &b->need.engine,
                     b->options.recompute, CF_GRADIENTS_YES, arena);
 }
@@ -97,6 +100,9 @@ cf_status bench_step(bench *b, uint64_t number, cf_step_report *report)
 {
     const cf_step step = {.dataset = b->run.dataset,
                           .need = &b->need,
+                          .comm = b->run.comm,
+                          .shares = &b->shares,
+                          .reduction = &b->reduction,
                           .model = &b->run.model,
                           .engine = &b->engine,
                           .plan = &b->plan};

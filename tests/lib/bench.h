@@ -27,6 +27,8 @@ typedef struct bench {
     cf_step_plan_need need;
     cf_step_plan plan;
     cf_engine engine;
+    cf_step_shares shares;
+    cf_reduction reduction;
     cf_arena sizes; /* what was predicted */
     uint64_t n_updates;
 } bench;

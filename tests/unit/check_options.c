@@ -65,14 +65,14 @@ static void check_refused(const char *line, const char *text)
 static const char *const names_of_train =
     "model data data-weights output overwrite resume save-every "
     "save-minutes keep "
-    "chunk-size retain-chunks recompute compute "
-    "backend threads stall-timeout memory global-batch tokens-per-batch "
+    "chunk-size retain-chunks pipeline-stages layers-per-stage schedule "
+    "recompute compute backend threads stall-timeout memory global-batch tokens-per-batch "
     "steps epochs "
     "max-length seed "
     "no-shuffle learning-rate min-learning-rate lr-schedule warmup-steps "
     "weight-decay adam-beta1 adam-beta2 adam-eps grad-clip freeze "
     "eval-data eval-every keep-best patience export-dtype "
-    "dry-run log-every quiet verbose config help version ";
+    "dry-run log-every quiet verbose trace config help version ";
 static const char *const names_of_eval =
     "model data chunk-size compute backend threads memory max-length json "
     "quiet config help version ";
@@ -322,11 +322,14 @@ static const struct {
      "--eval-data: is an option of train, not of eval"},
     {TRAIN "--lora-rank 8", "--lora-rank: 8 is not there yet"},
     {TRAIN "--lora-targets q", "--lora-targets: is not there yet"},
-    {TRAIN "--trace t.json", "--trace: is not there yet"},
     {TRAIN "--tensor-parallel 2", "--tensor-parallel: 2 is not there yet"},
-    {TRAIN "--pipeline-stages 2",
+    {"verify --model m --data d --pipeline-stages 2",
      "--pipeline-stages: 2 is not there yet in this version, only 1 is"},
-    {TRAIN "--schedule 1f1b", "--schedule: 1f1b is not there yet"},
+    {"verify --model m --data d --schedule 1f1b",
+     "--schedule: 1f1b is not there yet"},
+    {TRAIN "--schedule 1f2b", "--schedule: "},
+    {TRAIN "--pipeline-stages 0",
+     "--pipeline-stages: \"0\" is not a whole number"},
     {TRAIN "--schedule", "--schedule: needs a value"},
 };
 
@@ -427,9 +430,9 @@ static const struct {
     {"seed: 3\n---\nseed: 3\n", "run.yaml:2: a second document"},
     {"seed: 3\n\tsteps: 4\n", "run.yaml:2: not YAML: "},
     {"{", "not YAML: "},
-    {"trace: x\n", "run.yaml:1: trace: is not there yet"},
-    {"schedule: paper\n", "run.yaml:1: schedule: paper is not there yet"},
-    {"schedule: [a]\n", "run.yaml:1: schedule: needs a value"},
+    {"merge: true\n", "run.yaml:1: merge: is not there yet"},
+    {"lora_rank: 8\n", "run.yaml:1: lora_rank: 8 is not there yet"},
+    {"lora_rank: [a]\n", "run.yaml:1: lora_rank: needs a value"},
     {"seed: 1\nglobal_batch: 0\n", "run.yaml:2: global_batch: \"0\" is not"},
     {"\xff\xfe\x01", "run.yaml"},
 };

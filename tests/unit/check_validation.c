@@ -143,6 +143,7 @@ static void shared_carve(void *context, cf_arena *arena)
 
     cf_model_carve(&s->b.run.model, CF_MODEL_TRAIN, arena);
     cf_step_plan_carve(&s->b.plan, &s->b.need, arena);
+    cf_step_shares_carve(&s->b.shares, s->b.run.comm, &s->b.run.grid, arena);
     s->from = arena->used;
     train_carve(&s->b, arena);
     cf_arena_overlay(arena, s->from, "evaluation", evaluation_carve, s);
