@@ -189,30 +189,55 @@ double cf_forecast_sequence_flop(const cf_forecast *forecast, uint32_t len_tok,
     return n_targets > 0 ? training_flop(forecast, len_tok, n_targets) : 0;
 }
 
+/* Sums over the data that is trained on. */
+typedef struct data_sums {
+    double n_tok;
+    double n_pairs;
+    double n_targets;
+} data_sums;
+
+static void add_sequence(data_sums *sums, uint32_t len_tok, uint32_t n_targets)
+{
+    if (n_targets == 0)
+        return;
+    sums->n_tok += len_tok;
+    sums->n_pairs += pairs(len_tok);
+    sums->n_targets += n_targets;
+}
+
+static cf_stage_costs stage_costs(const cf_model *model, data_sums sums)
+{
+    const cf_forecast f = flops_of(model);
+    const double n_tok = sums.n_tok > 0 ? sums.n_tok : 1;
+
+    return (cf_stage_costs){
+        .layer =
+            (f.token_flop * (1 + LINEAR_BACKWARD) +
+             f.pair_flop * (1 + ATTENTION_BACKWARD) * sums.n_pairs / n_tok) /
+            model->config.n_layers,
+        .head = f.target_flop * (1 + LINEAR_BACKWARD) * sums.n_targets / n_tok,
+    };
+}
+
 cf_stage_costs cf_forecast_stage_costs(const cf_model *model,
                                        const cf_dataset *dataset)
 {
-    const cf_forecast f = flops_of(model);
-    const uint32_t *len_tok = cf_dataset_lengths(dataset);
-    const uint32_t *targets = cf_dataset_target_counts(dataset);
-    const double layers = model->config.n_layers;
-    double n_tok = 0, n_pairs = 0, n_targets = 0;
+    data_sums sums = {0};
 
-    for (size_t i = 0; i < cf_dataset_count(dataset); i++) {
-        if (targets[i] == 0)
-            continue;
-        n_tok += len_tok[i];
-        n_pairs += pairs(len_tok[i]);
-        n_targets += targets[i];
-    }
-    if (n_tok == 0)
-        n_tok = 1;
-    return (cf_stage_costs){
-        .layer = (f.token_flop * (1 + LINEAR_BACKWARD) +
-                  f.pair_flop * (1 + ATTENTION_BACKWARD) * n_pairs / n_tok) /
-                 layers,
-        .head = f.target_flop * (1 + LINEAR_BACKWARD) * n_targets / n_tok,
-    };
+    for (size_t i = 0; i < cf_dataset_count(dataset); i++)
+        add_sequence(&sums, cf_dataset_lengths(dataset)[i],
+                     cf_dataset_target_counts(dataset)[i]);
+    return stage_costs(model, sums);
+}
+
+cf_stage_costs cf_forecast_stage_costs_of(const cf_model *model,
+                                          const uint32_t *len_tok, size_t n)
+{
+    data_sums sums = {0};
+
+    for (size_t i = 0; i < n; i++)
+        add_sequence(&sums, len_tok[i], len_tok[i] - 1);
+    return stage_costs(model, sums);
 }
 
 double cf_forecast_evaluation_s(const cf_forecast *forecast,

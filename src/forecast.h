@@ -51,6 +51,9 @@ double cf_forecast_sequence_flop(const cf_forecast *forecast, uint32_t len_tok,
 /* What layers and head cost with data of these lengths. */
 cf_stage_costs cf_forecast_stage_costs(const cf_model *model,
                                        const cf_dataset *dataset);
+/* The same with a batch whose every token but the first is a target. */
+cf_stage_costs cf_forecast_stage_costs_of(const cf_model *model,
+                                          const uint32_t *len_tok, size_t n);
 
 /* What a training step, or an evaluation, over these sequences will take, as
  * first forecast. */

@@ -76,7 +76,7 @@ static const cf_choice export_dtypes[] = {
 
 /* clang-format off */
 const cf_option cf_option_table[] = {
-    {.name = "model", .metavar = "DIR", .commands = EVERY & ~SIMULATE,
+    {.name = "model", .metavar = "DIR", .commands = EVERY,
      .required = ALL,
      FIELD(TEXT, model), .help = "Hugging Face folder to start from"},
     {.name = "data", .metavar = "FILE", .commands = ALL | SIMULATE,
@@ -113,16 +113,16 @@ const cf_option cf_option_table[] = {
     {.name = "pipeline-stages", .metavar = "P", .commands = TRAIN | SIMULATE,
      WHOLE(32, pipeline_stages, COUNT, 1, COUNT_MAX), .initial = "1",
      .help = "that the layers are spread over"},
-    {.name = "layers-per-stage", .metavar = "LIST", .commands = TRAIN,
+    {.name = "layers-per-stage", .metavar = "LIST", .commands = TRAIN | SIMULATE,
      FIELD(TEXT, layers_per_stage), .fallback = "by cost",
      .help = "layers of each stage, as in 9,9,8,4"},
     {.name = "schedule", .metavar = "NAME", .commands = TRAIN | SIMULATE,
      FIELD(CHOICE, schedule), .choices = schedules, .initial = "state-aware",
      .help = "order"},
-    {.name = "recompute", .metavar = "POLICY", .commands = STEP,
+    {.name = "recompute", .metavar = "POLICY", .commands = STEP | SIMULATE,
      FIELD(CHOICE, recompute), .choices = recomputes, .initial = "selective",
      .help = "inside one"},
-    {.name = "compute", .metavar = "TYPE", .commands = ALL, .identity = true,
+    {.name = "compute", .metavar = "TYPE", .commands = ALL | SIMULATE, .identity = true,
      FIELD(CHOICE, compute), .choices = computes, .initial = "fp32",
      .help = "of GEMMs and activations"},
     {.name = "backend", .metavar = "NAME", .commands = ALL,

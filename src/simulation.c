@@ -8,11 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/arena.h"
 #include "src/batches.h"
 #include "src/dataset.h"
 #include "src/file_write.h"
 #include "src/lengths.h"
 #include "src/log.h"
+#include "src/rehearsal_bytes.h"
 #include "src/rehearsal_search.h"
 #include "src/run.h"
 #include "src/timeline.h"
@@ -22,7 +24,8 @@ typedef struct what_if {
     cf_rehearsal_input input;
     uint32_t *len_tok; /* owned; of the input */
     cf_rehearsal rehearsal;
-    cf_search search; /* of candidates; none without --search */
+    cf_search search;      /* of candidates; none without --search */
+    cf_stage_bytes *bytes; /* [n_stages], owned; NULL without --model */
 } what_if;
 
 /* ---- the cost ---- */
@@ -132,10 +135,14 @@ static cf_status read_batch(what_if *w)
 
 /* ---- the question ---- */
 
-/* Where the search takes its cap from, and what it has to choose. */
-static cf_status check_search(const cf_options *options,
-                              const cf_rehearsal_input *input)
+/* Options that have no meaning without, or beside, another. */
+static cf_status check_together(const cf_options *options,
+                                const cf_rehearsal_input *input)
 {
+    if (options->layers_per_stage != NULL && options->model == NULL) {
+        cf_log_error("--layers-per-stage: there are no layers without --model");
+        return CF_INVALID;
+    }
     if (options->search && cf_rehearsal_is_whole(input)) {
         cf_log_error("--search: %s takes sequences whole, so there is no "
                      "ChunkSize and no K to choose",
@@ -162,7 +169,7 @@ static cf_status read_question(what_if *w)
         .retained_chunks_max = options->retained_chunks_max,
         .kind = options->schedule,
     };
-    status = check_search(options, &w->input);
+    status = check_together(options, &w->input);
     if (status == CF_OK)
         status = read_cost(options->cost, &w->input.costs);
     if (status == CF_OK)
@@ -193,19 +200,61 @@ static cf_status search(what_if *w)
     return CF_OK;
 }
 
+static cf_status read_bytes(what_if *w)
+{
+    w->bytes = calloc(w->input.params.n_stages, sizeof(*w->bytes));
+    if (w->bytes == NULL) {
+        cf_log_error("no memory for the bytes of %" PRIu32 " stages",
+                     w->input.params.n_stages);
+        return CF_NO_MEMORY;
+    }
+    return cf_rehearsal_bytes(w->options, &w->input, &w->rehearsal, w->bytes);
+}
+
 /* ---- JSON ---- */
 
-static void peaks_print(const what_if *w, const char *name, size_t offset)
+/* One uint64_t field, at this offset, of an element a stage. */
+static void stages_json_print(const what_if *w, const char *name,
+                              const void *elements, size_t element_bytes,
+                              size_t offset)
 {
     printf(", \"%s\": [", name);
     for (uint32_t s = 0; s < w->input.params.n_stages; s++) {
-        uint64_t peak;
+        uint64_t value;
 
-        memcpy(&peak, (const char *)&w->rehearsal.peaks[s] + offset,
-               sizeof(peak));
-        printf("%s%" PRIu64, s > 0 ? ", " : "", peak);
+        memcpy(&value, (const char *)elements + s * element_bytes + offset,
+               sizeof(value));
+        printf("%s%" PRIu64, s > 0 ? ", " : "", value);
     }
     printf("]");
+}
+
+static void peaks_json_print(const what_if *w)
+{
+    static const struct {
+        const char *name;
+        size_t offset;
+    } fields[] = {
+        {"peak_tokens", offsetof(cf_stage_peak, kept_tok)},
+        {"peak_chunks", offsetof(cf_stage_peak, kept_chunks)},
+        {"peak_kv_tokens", offsetof(cf_stage_peak, kv_tok)},
+        {"peak_input_tokens", offsetof(cf_stage_peak, input_tok)},
+        {"peak_messages", offsetof(cf_stage_peak, messages)},
+    };
+
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+        stages_json_print(w, fields[i].name, w->rehearsal.peaks,
+                          sizeof(*w->rehearsal.peaks), fields[i].offset);
+}
+
+static void bytes_json_print(const what_if *w)
+{
+    stages_json_print(w, "peak_bytes", w->bytes, sizeof(*w->bytes),
+                      offsetof(cf_stage_bytes, kept));
+    stages_json_print(w, "peak_kv_bytes", w->bytes, sizeof(*w->bytes),
+                      offsetof(cf_stage_bytes, kv));
+    stages_json_print(w, "peak_input_bytes", w->bytes, sizeof(*w->bytes),
+                      offsetof(cf_stage_bytes, input));
 }
 
 static void replicas_json_print(const what_if *w)
@@ -246,11 +295,9 @@ static void json_print(const what_if *w)
 
     printf("{\"makespan\": %.17g, \"bubble_ratio\": %.17g, \"useful\": %.17g",
            rehearsal->makespan, rehearsal->bubble_ratio, rehearsal->useful);
-    peaks_print(w, "peak_tokens", offsetof(cf_stage_peak, kept_tok));
-    peaks_print(w, "peak_chunks", offsetof(cf_stage_peak, kept_chunks));
-    peaks_print(w, "peak_kv_tokens", offsetof(cf_stage_peak, kv_tok));
-    peaks_print(w, "peak_input_tokens", offsetof(cf_stage_peak, input_tok));
-    peaks_print(w, "peak_messages", offsetof(cf_stage_peak, messages));
+    peaks_json_print(w);
+    if (w->bytes != NULL)
+        bytes_json_print(w);
     if (w->input.n_replicas > 1)
         replicas_json_print(w);
     if (w->options->search)
@@ -321,6 +368,27 @@ static void peaks_text_print(const what_if *w)
     }
 }
 
+static void bytes_text_print(const what_if *w)
+{
+    printf("\nand in bytes of the model\n  %5s %9s %12s %12s %12s\n", "stage",
+           "layers", "activations", "KV state", "stage input");
+    for (uint32_t s = 0; s < w->input.params.n_stages; s++) {
+        const cf_stage_bytes *bytes = &w->bytes[s];
+        const uint64_t values[] = {bytes->kept, bytes->kv, bytes->input};
+        char layers[32];
+
+        (void)snprintf(layers, sizeof(layers), "%" PRIu32 "-%" PRIu32,
+                       bytes->first_layer, bytes->end_layer - 1);
+        printf("  %5" PRIu32 " %9s", s, layers);
+        for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+            char size[32];
+
+            printf(" %12s", cf_bytes_format(values[i], size, sizeof(size)));
+        }
+        printf("\n");
+    }
+}
+
 static cf_status text_print(const what_if *w, const cf_timeline *timeline)
 {
     const cf_rehearsal *rehearsal = &w->rehearsal;
@@ -344,6 +412,8 @@ static cf_status text_print(const what_if *w, const cf_timeline *timeline)
     printf("\nmakespan      %.10g\nbubble ratio  %.5f\nuseful        %.5f\n\n",
            rehearsal->makespan, rehearsal->bubble_ratio, rehearsal->useful);
     peaks_text_print(w);
+    if (w->bytes != NULL)
+        bytes_text_print(w);
     return status;
 }
 
@@ -386,10 +456,13 @@ int cf_command_simulate(const cf_options *options)
         status = search(&w);
     if (status == CF_OK)
         status = cf_rehearsal_open(&w.input, &w.rehearsal);
+    if (status == CF_OK && options->model != NULL)
+        status = read_bytes(&w);
     if (status == CF_OK)
         status = results_write(&w);
     cf_rehearsal_close(&w.rehearsal);
     cf_search_close(&w.search);
+    free(w.bytes);
     free(w.len_tok);
     return cf_exit_code(status);
 }

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import subprocess
 import tempfile
 import unittest
@@ -11,6 +12,7 @@ import fixtures
 
 PROGRAM = os.environ.get("CHUNKFLOW") or os.path.join(
     fixtures.HERE, "..", "..", "src", "chunkflow")
+MODELS = os.path.join(fixtures.HERE, "..", "parity", "fixtures")
 COST = "40,1,0.0001,64"
 
 
@@ -133,12 +135,47 @@ class Simulate(unittest.TestCase):
         self.assertTrue(any(line.split()[:1] == ["1"] for line in lines))
         self.assertIn("2 replicas", done.stdout)
 
+    def test_bytes_are_those_that_train_predicts(self):
+        model = os.path.join(MODELS, "qwen2-tied")
+        common = ("--model", model, "--data",
+                  os.path.join(model, "data.jsonl"), "--global-batch", "4",
+                  "--no-shuffle", "--chunk-size", "32", "--retain-chunks", "2")
+        for policy in ("none", "selective", "layer"):
+            done = subprocess.run(
+                [PROGRAM, "simulate", "--json", *common, "--recompute", policy],
+                stdout=subprocess.PIPE, check=True)
+            dry = subprocess.run(
+                [PROGRAM, "train", "--dry-run", "--output",
+                 os.path.join(self.folder.name, "run"), *common,
+                 "--recompute", policy],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                check=True)
+            predicted = re.search(
+                r"activations of retained chunks +chunk +([0-9.]+) KiB",
+                dry.stdout)
+            kept = json.loads(done.stdout)["peak_bytes"][0]
+            self.assertEqual(f"{kept / 1024:.2f}", predicted[1], policy)
+
+    def test_bytes_of_stages_add_up_to_those_of_one(self):
+        model = os.path.join(MODELS, "qwen2-tied")
+        options = ("--model", model, "--chunk-size", "64")
+        one = self.simulate([300], "--retain-chunks", "9", *options)
+        two = self.simulate([300], "--retain-chunks", "9", *options,
+                            "--pipeline-stages", "2", "--layers-per-stage",
+                            "1,1")
+        for key in ("peak_bytes", "peak_kv_bytes"):
+            self.assertEqual(sum(two[key]), one[key][0])
+        done = self.run_program([300], *options, "--pipeline-stages", "3")
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertEqual(done.stdout, "")
+
     def test_what_cannot_be_searched_is_refused(self):
         for code, text, options in (
                 (2, "takes sequences whole", ("--search", "--schedule", "1f1b")),
                 (2, "the cap of a --search", ("--memory-tokens", "4K")),
                 (4, "keeps so few", ("--search", "--memory-tokens", "9",
                                      "--pipeline-stages", "2")),
+                (2, "without --model", ("--layers-per-stage", "1")),
                 (2, "--replicas: \"0\"", ("--replicas", "0"))):
             done = self.run_program([50, 60, 3000], *options)
             self.assertEqual(done.returncode, code, done.stderr)

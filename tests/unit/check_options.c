@@ -86,8 +86,8 @@ static const char *const names_of_verify =
 static const char *const names_of_export =
     "model output step export-dtype quiet config help version ";
 static const char *const names_of_simulate =
-    "data data-weights lengths chunk-size retain-chunks pipeline-stages "
-    "schedule "
+    "model data data-weights lengths chunk-size retain-chunks pipeline-stages "
+    "layers-per-stage schedule recompute compute "
     "global-batch tokens-per-batch "
     "max-length seed no-shuffle json replicas search memory-tokens cost svg "
     "trace config help version ";
@@ -247,7 +247,7 @@ static const struct {
 } refusals[] = {
     {"", "no command"},
     {"trian", "trian: unknown command; the nearest is train"},
-    {"simulate --model m", "--model: is an option of train, not of simulate"},
+    {"simulate --output o", "--output: is an option of train, not of simulate"},
     {"simulate --schedule zigzag",
      "--schedule: \"zigzag\" is not one of state-aware paper 1f1b"},
     {"simulate --pipeline-stages 0",
