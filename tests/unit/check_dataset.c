@@ -296,6 +296,32 @@ static void write_pair(uint8_t type)
 
 static const uint8_t types[] = {4, 8};
 
+static void check_golden(const char *name, bytes wanted)
+{
+    char path[512];
+    char golden[512];
+    FILE *file;
+
+    (void)snprintf(path, sizeof(path), "%s/tests/golden/%s", CF_TEST_SRCDIR,
+                   name);
+    file = fopen(path, "r");
+    ck_assert_msg(file != NULL, "%s cannot be opened", path);
+    ck_assert_uint_eq(fread(golden, 1, sizeof(golden), file), wanted.n);
+    ck_assert_mem_eq(golden, wanted.at, wanted.n);
+    fclose(file);
+}
+
+/* IndexedDatasetBuilder of megatron-core 0.16.1 wrote them, which
+ * preprocess_data.py writes with; scripts/check-megatron.py asks it again. */
+START_TEST(the_pairs_of_this_test_are_those_of_megatron)
+{
+    check_golden("megatron-int32.idx", index_of(4));
+    check_golden("megatron-int32.bin", tokens_of(4));
+    check_golden("megatron-uint16.idx", index_of(8));
+    check_golden("megatron-uint16.bin", tokens_of(8));
+}
+END_TEST
+
 START_TEST(a_sequence_is_a_sequence_whatever_the_documents)
 {
     static const char *const names[] = {"m", "m.bin", "m.idx"};
@@ -564,6 +590,7 @@ int main(void)
     suite_add_tcase(suite, jsonl);
 
     tcase_add_checked_fixture(indexed, scratch_open, scratch_close);
+    tcase_add_test(indexed, the_pairs_of_this_test_are_those_of_megatron);
     tcase_add_loop_test(indexed,
                         a_sequence_is_a_sequence_whatever_the_documents, 0, 2);
     tcase_add_loop_test(indexed, a_mask_says_which_tokens_are_targets, 0, 2);
