@@ -130,6 +130,7 @@ cf_status cf_saver_open(cf_saver *saver, cf_model *model)
     params.lane = saver->lane;
     if (status == CF_OK)
         status = cf_checkpoint_open(&params, &saver->checkpoint);
+    status = cf_comm_agree(saver->comm, status);
     if (status == CF_OK && saver->path != NULL &&
         saver->start.step < saver->start.n_steps)
         cf_log_info("going on from the state of step %" PRIu64 " in '%s'",
