@@ -26,7 +26,7 @@
 enum {
     PLACE_BYTES = 160,
     SPINS = 200,     /* tests before the first sleep */
-    STUCK_TICKS = 4, /* of the guard, in one call of MPI's */
+    STUCK_TICKS = 2, /* of the guard, in one call of MPI's */
     CULPRIT_FIRST_S = 2,
     ABORT_S = 4, /* to have left, all in all */
     FINALIZE_S = 60,
@@ -123,20 +123,17 @@ static void come_back(cf_comm *comm)
     atomic_store(&comm->guarded.peer, NOBODY);
 }
 
-/* The guard's look at one comm: end the process when MPI does not return and
- * there is a reason. */
-static void look_at(cf_comm *comm)
+/* The guard's look at one comm: end the process when MPI does not return, or
+ * not often enough, and there is a reason. */
+static void look_at(cf_comm *comm, bool misses)
 {
     const uint32_t peer = atomic_load(&comm->guarded.peer);
     const unsigned turns = atomic_load(&comm->guarded.turns);
     guarded *g = &comm->guarded;
 
-    if (peer == NOBODY || turns != g->seen) {
-        g->seen = turns;
-        g->ticks = 0;
-        return;
-    }
-    if (++g->ticks < STUCK_TICKS ||
+    g->ticks = peer == NOBODY || turns != g->seen ? 0 : g->ticks + 1;
+    g->seen = turns;
+    if (peer == NOBODY || (g->ticks < STUCK_TICKS && !misses) ||
         cf_watch_explain(comm->watch, peer,
                          g->ticks * CF_GUARD_TICK_MS * 1000000ULL) ==
             CF_WATCH_WELL)
@@ -148,10 +145,11 @@ static void look_at(cf_comm *comm)
 static void look_for_stuck(void *argument)
 {
     cf_comm *main = argument;
+    const bool misses = cf_watch_misses(main->watch);
 
     (void)pthread_mutex_lock(&main->lanes);
     for (cf_comm *comm = main; comm != NULL; comm = comm->next_lane)
-        look_at(comm);
+        look_at(comm, misses);
     (void)pthread_mutex_unlock(&main->lanes);
 }
 

@@ -23,7 +23,12 @@ enum {
 #define AWAKE_STEP_MAX (250U * MS) /* longer between two looks is no waiting */
 #define JUDGE_EVERY    (50U * MS)
 /* What a rank said before it went may still be on its way. */
-#define GONE_PATIENCE (200U * MS)
+#define GONE_PATIENCE (150U * MS)
+/* In the guard's eyes: gone for this long is too long for who waits. */
+#define MISSED (500U * MS)
+/* The guard did not run for this long: neither did this process. */
+#define STOPPED SECOND
+#define EXCUSE  (10U * SECOND)
 /* Of those who see the same, one is to speak first. */
 #define TURN      (50U * MS)
 #define TURNS_MAX 20U
@@ -52,6 +57,7 @@ typedef struct watched {
     bool is_near;              /* its process can be seen */
     _Atomic uint64_t heard_ns; /* on the clock of awake_ns */
     uint64_t gone_ns;          /* likewise; 0: it is there */
+    bool is_told;              /* that this rank leaves */
     void *request;             /* of the last message to it; NULL: none */
 } watched;
 
@@ -67,7 +73,10 @@ struct cf_watch {
     uint64_t looked_ns; /* these by the clock of the machine */
     uint64_t shown_ns;
     uint64_t judged_ns;
-    _Atomic uint64_t awake_ns; /* time spent looking */
+    _Atomic uint64_t awake_ns;   /* time spent looking */
+    _Atomic uint64_t excused_ns; /* until when this rank blames nobody */
+    uint64_t guarded_ns;         /* these two are the guard's */
+    uint64_t missed_ns;
     atomic_int verdict;
 };
 
@@ -236,10 +245,18 @@ void cf_watch_hear(cf_watch *watch, uint32_t peer)
     atomic_store(&watch->peers[peer].heard_ns, cf_watch_now(watch));
 }
 
+/* False: it is decided already, so somebody has told, or does. */
+static bool decide(cf_watch *watch, int verdict)
+{
+    int well = CF_WATCH_WELL;
+
+    return atomic_compare_exchange_strong(&watch->verdict, &well, verdict);
+}
+
 /* ---- messages; all under the lock ---- */
 
-/* Not when its last message has not gone yet: it is not listening. */
-static void send_to(cf_watch *watch, uint32_t to, const message *what)
+/* False: its last message has not gone yet, so it is not listening. */
+static bool send_to(cf_watch *watch, uint32_t to, const message *what)
 {
     watched *p = &watch->peers[to];
     bool done = true;
@@ -247,9 +264,12 @@ static void send_to(cf_watch *watch, uint32_t to, const message *what)
     if (p->request != NULL &&
         cf_link_test(watch->link, p->request, &done) == CF_OK && done)
         p->request = NULL;
-    if (p->request == NULL && cf_link_send(watch->link, to, what, sizeof(*what),
-                                           &p->request) != CF_OK)
+    if (p->request != NULL)
+        return false;
+    if (cf_link_send(watch->link, to, what, sizeof(*what), &p->request) !=
+        CF_OK)
         p->request = NULL;
+    return true;
 }
 
 static void show(cf_watch *watch, uint64_t now_ns)
@@ -263,7 +283,7 @@ static void show(cf_watch *watch, uint64_t now_ns)
     watch->shown_ns = now_ns;
     for (uint32_t i = 0; i < watch->n_peers; i++)
         if (i != watch->rank)
-            send_to(watch, i, &watch->alive);
+            (void)send_to(watch, i, &watch->alive);
 }
 
 static void hear_all(cf_watch *watch)
@@ -277,40 +297,29 @@ static void hear_all(cf_watch *watch)
         watch->request = NULL;
         if (m->from < watch->n_peers)
             cf_watch_hear(watch, m->from);
-        if (m->kind == FAILED) {
-            int well = CF_WATCH_WELL;
-
-            (void)atomic_compare_exchange_strong(&watch->verdict, &well,
-                                                 CF_WATCH_TOLD);
-        }
+        if (m->kind == FAILED)
+            (void)decide(watch, CF_WATCH_TOLD);
         if (listen(watch) != CF_OK)
             watch->request = NULL;
     }
 }
 
+/* A connection that breaks off takes along what has not been read from it, so
+ * this one stays while the others listen. */
 void cf_watch_tell(cf_watch *watch)
 {
     const uint64_t end_ns = clock_ns() + TELLING;
-    bool all_gone = false;
 
     (void)pthread_mutex_lock(&watch->lock);
     watch->failed = (message){watch->rank, FAILED};
-    for (uint32_t i = 0; i < watch->n_peers; i++)
-        if (i != watch->rank && watch->peers[i].gone_ns == 0)
-            send_to(watch, i, &watch->failed);
-    while (!all_gone && clock_ns() < end_ns) {
-        all_gone = true;
+    while (clock_ns() < end_ns) {
         for (uint32_t i = 0; i < watch->n_peers; i++) {
             watched *p = &watch->peers[i];
-            bool done = true;
 
-            if (p->request == NULL)
-                continue;
-            if (cf_link_test(watch->link, p->request, &done) != CF_OK || done)
-                p->request = NULL;
-            else
-                all_gone = false;
+            if (i != watch->rank && p->gone_ns == 0 && !p->is_told)
+                p->is_told = send_to(watch, i, &watch->failed);
         }
+        hear_all(watch);
         (void)nanosleep(&(struct timespec){.tv_nsec = MS}, NULL);
     }
     (void)pthread_mutex_unlock(&watch->lock);
@@ -355,21 +364,24 @@ static void notice_gone(cf_watch *watch, uint32_t index)
 {
     const watched *p = &watch->peers[index];
 
-    cf_log_error("rank %u (host %s, process %" PRId32
-                 ") is gone: its last message, or the kernel's, says why",
-                 (unsigned)index, p->is.host, p->is.pid);
-    atomic_store(&watch->verdict, CF_WATCH_GONE);
+    /* To one that was stopped, all others are gone: they have told why. */
+    if (clock_ns() < atomic_load(&watch->excused_ns))
+        (void)decide(watch, CF_WATCH_TOLD);
+    else if (decide(watch, CF_WATCH_GONE))
+        cf_log_error("rank %u (host %s, process %" PRId32
+                     ") is gone: its last message, or the kernel's, says why",
+                     (unsigned)index, p->is.host, p->is.pid);
 }
 
 static void notice_silent(cf_watch *watch, uint32_t index, uint64_t silent_ns)
 {
     const watched *p = &watch->peers[index];
 
-    cf_log_error("rank %u (host %s, process %" PRId32
-                 ") has been silent for %" PRIu64 " s%s",
-                 (unsigned)index, p->is.host, p->is.pid, silent_ns / SECOND,
-                 why_silent(p));
-    atomic_store(&watch->verdict, CF_WATCH_SILENT);
+    if (decide(watch, CF_WATCH_SILENT))
+        cf_log_error("rank %u (host %s, process %" PRId32
+                     ") has been silent for %" PRIu64 " s%s",
+                     (unsigned)index, p->is.host, p->is.pid, silent_ns / SECOND,
+                     why_silent(p));
 }
 
 static void judge(cf_watch *watch, uint32_t index, uint64_t since_ns,
@@ -441,20 +453,41 @@ static uint32_t most_silent(const cf_watch *watch)
     return index;
 }
 
+/* The first rank of this node that is gone; n_peers: none. */
+static uint32_t find_gone(const cf_watch *watch)
+{
+    uint32_t i = 0;
+
+    while (i < watch->n_peers &&
+           (i == watch->rank || !is_gone(&watch->peers[i])))
+        i++;
+    return i;
+}
+
+bool cf_watch_misses(cf_watch *watch)
+{
+    const uint64_t now_ns = clock_ns();
+
+    if (watch->guarded_ns != 0 && now_ns - watch->guarded_ns > STOPPED)
+        atomic_store(&watch->excused_ns, now_ns + EXCUSE);
+    watch->guarded_ns = now_ns;
+    if (find_gone(watch) == watch->n_peers)
+        watch->missed_ns = 0;
+    else if (watch->missed_ns == 0)
+        watch->missed_ns = now_ns;
+    return watch->missed_ns != 0 && now_ns - watch->missed_ns > MISSED;
+}
+
 /* Whoever is in MPI may hold the lock. */
 cf_watch_verdict cf_watch_explain(cf_watch *watch, uint32_t peer,
                                   uint64_t stuck_ns)
 {
-    if (atomic_load(&watch->verdict) != CF_WATCH_WELL)
-        return cf_watch_verdict_now(watch);
-    for (uint32_t i = 0; i < watch->n_peers; i++)
-        if (i != watch->rank && is_gone(&watch->peers[i])) {
-            notice_gone(watch, i);
-            return CF_WATCH_GONE;
-        }
-    if (stuck_ns <= atomic_load(&watch->timeout_ns))
-        return CF_WATCH_WELL;
-    notice_silent(watch, peer == CF_LINK_ANY ? most_silent(watch) : peer,
-                  stuck_ns);
-    return CF_WATCH_SILENT;
+    const uint32_t gone = find_gone(watch);
+
+    if (gone < watch->n_peers)
+        notice_gone(watch, gone);
+    else if (stuck_ns > atomic_load(&watch->timeout_ns))
+        notice_silent(watch, peer == CF_LINK_ANY ? most_silent(watch) : peer,
+                      stuck_ns);
+    return cf_watch_verdict_now(watch);
 }

@@ -8,7 +8,7 @@
  * (3) Of the ranks of its own node a rank sees the processes: one that is gone
  *     is noticed at once, whatever the timeout.
  * (4) Silence counts while it is waited for, and while this process runs: one
- *     that was stopped itself blames nobody for that time.
+ *     that was stopped itself blames nobody for what it finds.
  * (5) Threads with comms of their own share one watch.
  */
 #ifndef CF_COMM_WATCH_H
@@ -53,6 +53,10 @@ cf_watch_verdict cf_watch_look(cf_watch *watch, uint32_t peer,
 
 /* The same, waiting for nobody. */
 cf_watch_verdict cf_watch_poll(cf_watch *watch);
+
+/* For the guard, each time it runs: whether a rank of this node has been gone
+ * for so long that whoever waits should have noticed. */
+bool cf_watch_misses(cf_watch *watch);
 
 /* Without MPI, which has not returned for this long to a thread that waits for
  * the peer (or CF_LINK_ANY): whether that is because something is wrong with

@@ -1,7 +1,7 @@
 /* ranks.c - a program for the tests of comm.h: what the ranks say to each other
  * arrives, and a rank that fails, goes or stops is told of.
  *
- *   mpirun -n N ranks talk            every call, checked
+ *   mpirun -n N ranks [talk]          every call, checked
  *   mpirun -n N ranks big BYTES       one message each way
  *   mpirun -n N ranks ring SECONDS [err RANK STEP | agree RANK STEP]
  *                                     messages round a ring until the time is
@@ -21,6 +21,7 @@
 
 #include "src/comm.h"
 #include "src/log.h"
+#include "src/signals.h"
 
 enum {
     EXIT_WRONG = 99,
@@ -322,6 +323,7 @@ static int go_round(cf_comm *comm, const ring *r)
     uint32_t is_over = 0;
     cf_status status = CF_OK;
 
+    cf_signals_open(); /* as train does: SIGTERM alone ends no rank */
     leave_number(comm);
     for (uint64_t step = 1; status == CF_OK && !is_over; step++) {
         const int errs =
@@ -345,7 +347,7 @@ static int go_round(cf_comm *comm, const ring *r)
 int main(int argc, char **argv)
 {
     const char *timeout = getenv("RANKS_TIMEOUT");
-    const char *name = argc > 1 ? argv[1] : "";
+    const char *name = argc > 1 ? argv[1] : "talk";
     cf_comm *comm;
     int code = 2;
 
