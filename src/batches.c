@@ -45,7 +45,7 @@ static cf_status eligible_collect(cf_batches *batches)
     if (n_targets > 0)
         return CF_OK;
     cf_log_error("none of the %zu sequences of --data has a target%s: nothing "
-                 "to compute a loss from",
+                 "to compute a loss from; check their labels or mask",
                  n, batches->max_length_tok > 0 ? " within --max-length" : "");
     return CF_MALFORMED;
 }
@@ -217,7 +217,8 @@ cf_status cf_batches_open(const cf_dataset *dataset, const cf_options *options,
         .tokens_per_batch = options->tokens_per_batch};
     status = parts_open(batches, options);
     if (status == CF_NO_MEMORY)
-        cf_log_error("no memory for the order of %zu sequences",
+        cf_log_error("no memory for the order of %zu sequences: end other "
+                     "programs or use less data",
                      cf_dataset_count(dataset));
     if (status != CF_OK) {
         cf_batches_close(batches);

@@ -42,7 +42,7 @@ static cf_status open_part(cf_dataset *dataset, const char *path,
     else
         status = cf_dataset_part_open_indexed(path, vocab, table, &part);
     if (status == CF_NO_MEMORY)
-        cf_log_error("%s: out of memory", path);
+        (void)cf_log_no_memory(path);
     if (status != CF_OK)
         return status;
     part.first_sequence = first_sequence;
@@ -70,8 +70,7 @@ cf_status cf_dataset_open(char *const *paths, size_t n_paths, uint32_t vocab,
         dataset->cache = calloc(1, sizeof(*dataset->cache));
     }
     if (dataset == NULL || dataset->parts == NULL || dataset->cache == NULL) {
-        cf_log_error("%s: out of memory", paths[0]);
-        status = CF_NO_MEMORY;
+        status = cf_log_no_memory(paths[0]);
     }
     for (size_t i = 0; status == CF_OK && i < n_paths; i++)
         status = open_part(dataset, paths[i], vocab);

@@ -171,7 +171,8 @@ static uint32_t id_at(const indexed_part *part, uint64_t tok)
 static cf_status complain(const file_map *map, size_t offset,
                           const char *problem)
 {
-    cf_log_error("%s: offset %zu: %s", map->path, offset, problem);
+    cf_log_error("%s: offset %zu: %s; fetch or write the file again", map->path,
+                 offset, problem);
     return CF_MALFORMED;
 }
 
@@ -192,7 +193,8 @@ static cf_status check_header(indexed_part *part)
         part->id_bytes = 2;
     else
         return complain(idx, TYPE_AT,
-                        "ids are neither int32 (4) nor uint16 (8)");
+                        "ids are neither int32 (4) nor uint16 (8): no other "
+                        "type is read");
     part->n = load_u64(idx->bytes + SEQUENCES_AT);
     part->n_documents = load_u64(idx->bytes + DOCUMENTS_AT);
     room = idx->size - LENGTHS_AT;
@@ -203,6 +205,10 @@ static cf_status check_header(indexed_part *part)
     if (part->n_documents > room / 8)
         return complain(idx, DOCUMENTS_AT,
                         "more documents than the file has room for");
+    if (room - part->n_documents * 8 == part->n && part->n > 0)
+        return complain(idx, document_at(part, part->n_documents),
+                        "has one more array, as an index of multimodal data: "
+                        "only text is read");
     if (part->n_documents * 8 != room)
         return complain(idx, document_at(part, part->n_documents),
                         "there is more behind the end of the index");
@@ -222,8 +228,8 @@ static cf_status check_sequence(const indexed_part *part, uint64_t sequence)
     if (pointer > bin_bytes ||
         (uint64_t)n_tok * part->id_bytes > bin_bytes - pointer)
         return complain(&part->idx, at,
-                        "a sequence lies outside the .bin file; is that file "
-                        "cut off, or of another index?");
+                        "a sequence lies outside the .bin file: that is cut "
+                        "off, or of another index");
     if (pointer % part->id_bytes != 0)
         return complain(&part->idx, at, "a sequence begins inside a token");
     return CF_OK;
@@ -274,14 +280,16 @@ static cf_status open_mask(indexed_part *part, const char *prefix)
     if (status == CF_IO && errno == ENOENT)
         return CF_OK;
     if (status == CF_IO) {
-        cf_log_error("%s: %s", mask->path, strerror(errno));
+        cf_log_error("%s: %s; check its permissions, or remove it to train on "
+                     "every token",
+                     mask->path, strerror(errno));
         return CF_MALFORMED;
     }
     if (status != CF_OK)
         return status;
     if (mask->size != n_tok) {
         cf_log_error("%s: has %zu bytes for %zu tokens of %s; it must have one "
-                     "a token",
+                     "a token: write it again",
                      mask->path, mask->size, n_tok, part->bin.path);
         return CF_MALFORMED;
     }

@@ -99,8 +99,8 @@ static cf_status text_read(jsonl_part *part, size_t sequence)
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0) {
-            cf_log_error("%s:%zu: cannot be read: %s", part->path, sequence + 1,
-                         strerror(errno));
+            cf_log_error("%s:%zu: cannot be read: %s; check the disk",
+                         part->path, sequence + 1, strerror(errno));
             return CF_MALFORMED;
         }
         if (got == 0)
@@ -187,8 +187,9 @@ static cf_status take_line(jsonl_part *part, FILE *file, const char *text,
     if (n == 0 && at_end(file))
         return CF_OK;
     if (n == 0 || n > UINT32_MAX) {
-        cf_log_error("%s:%zu: is %s line", part->path, place.number,
-                     n == 0 ? "an empty" : "too long a");
+        cf_log_error("%s:%zu: is %s", part->path, place.number,
+                     n == 0 ? "an empty line; remove it"
+                            : "too long a line; cut its sequence");
         return CF_MALFORMED;
     }
     status = cf_line_read(&part->line, &place, text, n);
@@ -210,7 +211,7 @@ static cf_status read_lines(jsonl_part *part, FILE *file)
         errno = 0;
     }
     if (status == CF_OK && !feof(file)) {
-        cf_log_error("%s:%zu: cannot be read: %s", part->path,
+        cf_log_error("%s:%zu: cannot be read: %s; check the disk", part->path,
                      part->index.n + 1, strerror(errno != 0 ? errno : EIO));
         status = CF_MALFORMED;
     }
@@ -225,7 +226,8 @@ static cf_status read_file(jsonl_part *part, const cf_file_stamp *stamp)
     cf_status status;
 
     if (file == NULL) {
-        cf_log_error("%s: %s", part->path, strerror(errno));
+        cf_log_error("%s: %s; check the path and its permissions", part->path,
+                     strerror(errno));
         return CF_MALFORMED;
     }
     status = read_lines(part, file);

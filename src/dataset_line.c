@@ -21,8 +21,8 @@ static cf_status read_tok(const cf_line_place *place, const char *key,
     json_int_t number = json_integer_value(value);
 
     if (!json_is_integer(value)) {
-        cf_log_error("%s:%zu: %s[%zu] is not a whole number", place->path,
-                     place->number, key, position);
+        cf_log_error("%s:%zu: %s[%zu] is not a whole number; correct it",
+                     place->path, place->number, key, position);
         return CF_MALFORMED;
     }
     if (may_be_none && number == CF_LABEL_OF_NO_TARGET) {
@@ -79,8 +79,9 @@ static cf_status refuse_without_ids(const cf_line_place *place,
             return CF_MALFORMED;
         }
     }
-    cf_log_error("%s:%zu: \"input_ids\" is missing", place->path,
-                 place->number);
+    cf_log_error("%s:%zu: \"input_ids\" is missing; give each line "
+                 "its token ids",
+                 place->path, place->number);
     return CF_MALFORMED;
 }
 
@@ -90,18 +91,22 @@ static cf_status check_lists(const cf_line_place *place, const json_t *object,
     if (ids == NULL)
         return refuse_without_ids(place, object);
     if (!json_is_array(ids) || (labels != NULL && !json_is_array(labels))) {
-        cf_log_error("%s:%zu: \"%s\" is not a list", place->path, place->number,
+        cf_log_error("%s:%zu: \"%s\" is not a list; write its ids "
+                     "as in [1, 2]",
+                     place->path, place->number,
                      json_is_array(ids) ? "labels" : "input_ids");
         return CF_MALFORMED;
     }
     if (labels != NULL && json_array_size(labels) != json_array_size(ids)) {
-        cf_log_error("%s:%zu: %zu labels for %zu input_ids", place->path,
-                     place->number, json_array_size(labels),
+        cf_log_error("%s:%zu: %zu labels for %zu input_ids; give each "
+                     "id one",
+                     place->path, place->number, json_array_size(labels),
                      json_array_size(ids));
         return CF_MALFORMED;
     }
     if (json_array_size(ids) >= UINT32_MAX) {
-        cf_log_error("%s:%zu: %zu tokens are too many for one sequence",
+        cf_log_error("%s:%zu: %zu tokens are too many for one sequence; "
+                     "cut it",
                      place->path, place->number, json_array_size(ids));
         return CF_MALFORMED;
     }
@@ -147,8 +152,9 @@ static cf_status read_any(cf_line *line, const cf_line_place *place,
     if (value == NULL && json_error_code(&error) == json_error_out_of_memory)
         return CF_NO_MEMORY;
     if (value == NULL) {
-        cf_log_error("%s:%zu: malformed JSON at character %d: %s", place->path,
-                     place->number, error.position, error.text);
+        cf_log_error("%s:%zu: malformed JSON at character %d: %s; "
+                     "correct it",
+                     place->path, place->number, error.position, error.text);
         return CF_MALFORMED;
     }
     if (json_is_object(value)) {

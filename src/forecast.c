@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "src/machine.h"
 #include "src/size.h"
 
 /* How much slower than a GEMM the other parts were, measured on two processors:
@@ -92,7 +93,9 @@ static cf_status machine_measure(const cf_model *model, double *flop_per_s_p)
 
     cf_arena_open_dry(&arena);
     carve_gemm(k, &w, &x, &y, &arena);
-    status = cf_arena_open(arena.used, &arena);
+    status = cf_machine_check_gemm();
+    if (status == CF_OK)
+        status = cf_arena_open(arena.used, &arena);
     if (status != CF_OK)
         return status;
     carve_gemm(k, &w, &x, &y, &arena);

@@ -4,8 +4,15 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
+
+#include "src/log.h"
+
+enum {
+    GEMM_BYTES = 130 << 20 /* OpenBLAS's largest buffer, and a page */
+};
 
 /* The number in a one-line file; SIZE_MAX when there is none ("max"). */
 static size_t number_read(const char *path)
@@ -64,6 +71,21 @@ size_t cf_machine_memory_bytes(void)
         if (others[i] < limit)
             limit = others[i];
     return limit;
+}
+
+cf_status cf_machine_check_gemm(void)
+{
+    void *room = mmap(NULL, GEMM_BYTES, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (room == MAP_FAILED) {
+        cf_log_error("no room for the %d MiB that OpenBLAS maps beside our "
+                     "own: raise ulimit -v",
+                     GEMM_BYTES >> 20);
+        return CF_NO_MEMORY;
+    }
+    (void)munmap(room, GEMM_BYTES);
+    return CF_OK;
 }
 
 size_t cf_machine_resident_peak_bytes(void)

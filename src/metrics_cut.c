@@ -54,8 +54,9 @@ cf_status cf_metrics_cut(const char *path, uint64_t step)
         return CF_OK;
     if (file == NULL ||
         ftruncate(fileno(file), length_to_keep(file, step, &last)) != 0) {
-        cf_log_error("%s: cannot be cut off behind step %" PRIu64 ": %s", path,
-                     step, strerror(errno));
+        cf_log_error("%s: cannot be cut off behind step %" PRIu64
+                     ": %s; check its permissions",
+                     path, step, strerror(errno));
         status = CF_IO;
     } else if (last != step) {
         cf_log_warn("%s: ends with step %" PRIu64 ", but the training state is "

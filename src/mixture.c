@@ -141,7 +141,7 @@ cf_status cf_mixture_open(const size_t *part_sequences, size_t n_parts,
     if (status == CF_OK && weights != NULL)
         status = weights_apply(mixture, weights);
     if (status == CF_NO_MEMORY)
-        cf_log_error("no memory for %zu --data", n_parts);
+        (void)cf_log_no_memory("the shares of --data");
     if (status != CF_OK) {
         cf_mixture_close(mixture);
         return status;

@@ -65,10 +65,10 @@ static const char *take_value(line_words *line, const given_option *argument,
 static cf_status refuse_twice(cf_options_draft *draft, const cf_option *option,
                               const given_option *argument)
 {
-    bool *given = &draft->on_line[option - cf_option_table];
+    bool *given = &draft->on_line.options[option - cf_option_table];
 
     if (*given && option->kind != CF_OPTION_TEXTS) {
-        cf_log_error("%s: is given twice", argument->where);
+        cf_log_error("%s: is given twice; leave one out", argument->where);
         return CF_INVALID;
     }
     *given = true;
@@ -99,7 +99,8 @@ static cf_status take_option(line_words *line, const cf_option *option,
 }
 
 static cf_status take_later(line_words *line, const cf_later_option *later,
-                            const given_option *argument)
+                            const given_option *argument,
+                            cf_options_draft *draft)
 {
     const char *value = argument->value;
 
@@ -108,7 +109,7 @@ static cf_status take_later(line_words *line, const cf_later_option *later,
         if (value == NULL)
             return CF_INVALID;
     }
-    return cf_option_refuse(later, argument->where, value);
+    return cf_option_refuse(later, argument->where, value, &draft->on_line);
 }
 
 static cf_status read_line(line_words *line, cf_options_draft *draft,
@@ -129,7 +130,7 @@ static cf_status read_line(line_words *line, cf_options_draft *draft,
         if (status != CF_OK)
             return status;
         if (later != NULL) {
-            status = take_later(line, later, &argument);
+            status = take_later(line, later, &argument, draft);
         } else if (option->kind == CF_OPTION_HELP) {
             cf_help_print_command(stdout, command);
             *outcome_p = CF_OPTIONS_SHOWN;

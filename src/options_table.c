@@ -429,9 +429,14 @@ cf_status cf_option_find(cf_command command, const cf_option_word *word,
 }
 
 cf_status cf_option_refuse(const cf_later_option *later, const char *where,
-                           const char *value)
+                           const char *value, cf_options_given *given)
 {
+    bool *before = &given->later[later - later_options];
 
+    if (*before) {
+        cf_log_error("%s: is given twice; leave one out", where);
+        return CF_INVALID;
+    }
     if (later->accepted == NULL)
         cf_log_error("%s: is not there yet in this version", where);
     else if (value == NULL)
@@ -440,8 +445,8 @@ cf_status cf_option_refuse(const cf_later_option *later, const char *where,
         cf_log_error("%s: %.100s is not there yet in this version, only %s is",
                      where, value, later->accepted);
     else
-        return CF_OK;
-    return CF_INVALID;
+        *before = true;
+    return *before ? CF_OK : CF_INVALID;
 }
 
 cf_status cf_command_find(const char *name, cf_command *command_p)

@@ -74,6 +74,12 @@ typedef struct cf_later_option {
     const char *accepted; /* the one value that asks for nothing new, or NULL */
 } cf_later_option;
 
+/* What was given so far. */
+typedef struct cf_options_given {
+    bool options[CF_OPTIONS_MAX];
+    bool later[CF_OPTIONS_MAX];
+} cf_options_given;
+
 /* A name as it was written, and where. */
 typedef struct cf_option_word {
     const char *name;  /* in the spelling of the table, without -- */
@@ -89,10 +95,11 @@ CF_MUST_USE cf_status cf_option_find(cf_command command,
                                      const cf_option **option_p,
                                      const cf_later_option **later_p);
 
-/* CF_OK when the value is the one that asks for nothing new.  Else CF_INVALID,
- * logged: not there yet.  value may be NULL. */
+/* CF_OK when the value is the one that asks for nothing new, for the first time.
+ * Else CF_INVALID, logged: not there yet, or given twice.  value may be NULL. */
 CF_MUST_USE cf_status cf_option_refuse(const cf_later_option *later,
-                                       const char *where, const char *value);
+                                       const char *where, const char *value,
+                                       cf_options_given *given);
 
 /* argv[1] as a command.  Errors, logged: CF_INVALID. */
 CF_MUST_USE cf_status cf_command_find(const char *name, cf_command *command_p);
@@ -125,8 +132,8 @@ size_t cf_option_format(const cf_options *options, const cf_option *option,
 typedef struct cf_options_draft {
     cf_options *options;
     cf_options overridden; /* values of the file, dropped in the end */
-    bool on_line[CF_OPTIONS_MAX];
-    bool in_file[CF_OPTIONS_MAX];
+    cf_options_given on_line;
+    cf_options_given in_file;
 } cf_options_draft;
 
 /* Read a --config file into a draft (options_yaml.c).  Errors, logged with file

@@ -70,7 +70,7 @@ static cf_status set(const yaml_reader *reader, const cf_option *option,
                      const char *where)
 {
     cf_options_draft *draft = reader->draft;
-    bool overridden = draft->on_line[option - cf_option_table];
+    bool overridden = draft->on_line.options[option - cf_option_table];
     const char *text = scalar(reader);
 
     if (text == NULL) {
@@ -101,14 +101,15 @@ static cf_status read_value(yaml_reader *reader, const cf_option *option,
                             const cf_later_option *later, const char *where)
 {
     const char *text = scalar(reader);
+    cf_options_given *given = &reader->draft->in_file;
 
     if (later != NULL)
-        return cf_option_refuse(later, where, text);
-    if (reader->draft->in_file[option - cf_option_table]) {
-        cf_log_error("%s: is given twice", where);
+        return cf_option_refuse(later, where, text, given);
+    if (given->options[option - cf_option_table]) {
+        cf_log_error("%s: is given twice; leave one out", where);
         return CF_INVALID;
     }
-    reader->draft->in_file[option - cf_option_table] = true;
+    given->options[option - cf_option_table] = true;
     if (option->kind == CF_OPTION_TEXTS &&
         reader->event.type == YAML_SEQUENCE_START_EVENT)
         return read_list(reader, option, where);

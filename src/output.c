@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
+#include <libgen.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,16 +116,6 @@ static cf_status run_files_visit(const char *folder, DIR *dir,
     return status;
 }
 
-static cf_status run_files_remove(const char *folder, DIR *dir,
-                                  const char *model)
-{
-    cf_status status = run_files_visit(folder, dir, model_check, model);
-
-    if (status == CF_OK)
-        status = run_files_visit(folder, dir, path_remove, model);
-    return status;
-}
-
 static bool is_empty(DIR *dir)
 {
     struct dirent *entry;
@@ -135,34 +126,88 @@ static bool is_empty(DIR *dir)
     return true;
 }
 
+/* Whether a run in this mode may use the folder, which is there. */
+static cf_status folder_check(const char *path, DIR *dir, cf_output_mode mode,
+                              const char *model)
+{
+    if (dir == NULL || access(path, W_OK | X_OK) != 0) {
+        cf_log_error("cannot write into --output '%s': %s; name a folder that "
+                     "you may write to",
+                     path, strerror(errno));
+        return CF_INVALID;
+    }
+    if (mode == CF_OUTPUT_NEW && !is_empty(dir)) {
+        cf_log_error("--output '%s' is not empty: name another folder, or add "
+                     "--resume to go on with the run in it or --overwrite to "
+                     "replace it",
+                     path);
+        return CF_INVALID;
+    }
+    return mode == CF_OUTPUT_OVERWRITE
+               ? run_files_visit(path, dir, model_check, model)
+               : CF_OK;
+}
+
+/* Whether folders_make could make a folder that is not there: the nearest one
+ * above it that is takes a new name. */
+static cf_status above_check(const char *path)
+{
+    char *copy = strdup(path), *above = copy;
+    cf_status status = CF_OK;
+
+    if (copy == NULL)
+        return cf_log_no_memory("a path");
+    do
+        above = dirname(above);
+    while (access(above, F_OK) != 0 && errno == ENOENT);
+    if (access(above, W_OK | X_OK) != 0) {
+        cf_log_error("cannot make the folder '%s' of --output: %s; name a "
+                     "folder that can be made",
+                     path, strerror(errno));
+        status = CF_INVALID;
+    }
+    free(copy);
+    return status;
+}
+
+static cf_status refuse_empty(void)
+{
+    cf_log_error("--output is empty: name a folder");
+    return CF_INVALID;
+}
+
+cf_status cf_output_check(const char *path, cf_output_mode mode,
+                          const char *model)
+{
+    cf_status status;
+    DIR *dir;
+
+    if (path[0] == '\0')
+        return refuse_empty();
+    dir = opendir(path);
+    status = dir == NULL && errno == ENOENT
+                 ? above_check(path)
+                 : folder_check(path, dir, mode, model);
+    if (dir != NULL)
+        closedir(dir);
+    return status;
+}
+
 cf_status cf_output_open(const char *path, cf_output_mode mode,
                          const char *model)
 {
     cf_status status;
     DIR *dir;
 
-    if (path[0] == '\0') {
-        cf_log_error("--output is empty: name a folder");
-        return CF_INVALID;
-    }
+    if (path[0] == '\0')
+        return refuse_empty();
     status = folders_make(path);
     if (status != CF_OK)
         return status;
     dir = opendir(path);
-    if (dir == NULL || access(path, W_OK | X_OK) != 0) {
-        cf_log_error("cannot write into --output '%s': %s; name a folder that "
-                     "you may write to",
-                     path, strerror(errno));
-        status = CF_INVALID;
-    } else if (mode == CF_OUTPUT_OVERWRITE) {
-        status = run_files_remove(path, dir, model);
-    } else if (mode == CF_OUTPUT_NEW && !is_empty(dir)) {
-        cf_log_error("--output '%s' is not empty: name another folder, or add "
-                     "--resume to go on with the run in it or --overwrite to "
-                     "replace it",
-                     path);
-        status = CF_INVALID;
-    }
+    status = folder_check(path, dir, mode, model);
+    if (status == CF_OK && mode == CF_OUTPUT_OVERWRITE)
+        status = run_files_visit(path, dir, path_remove, model);
     if (dir != NULL)
         closedir(dir);
     return status;

@@ -175,6 +175,8 @@ cf_status cf_run_place(cf_run *run, const cf_arena *sizes, cf_run_carver carve,
     cf_status status = cf_arena_open(sizes->used, &run->arena);
 
     if (status == CF_OK)
+        status = cf_machine_check_gemm();
+    if (status == CF_OK)
         carve(command, &run->arena);
     return status;
 }

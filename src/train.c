@@ -744,8 +744,14 @@ static cf_status predicted_share(training *t)
 /* Everything that tells whether the run can be made, on every rank. */
 static cf_status prepare(training *t)
 {
-    cf_status status = size_up(t);
+    cf_status status =
+        is_root(t) ? cf_output_check(t->options->output,
+                                     output_mode(t->options), t->options->model)
+                   : CF_OK;
 
+    status = cf_comm_agree(t->comm, status);
+    if (status == CF_OK)
+        status = size_up(t);
     if (status == CF_OK)
         status =
             cf_saver_find(t->options, t->batches.n_steps, t->comm, &t->saver);

@@ -523,6 +523,63 @@ START_TEST(a_gradient_that_is_not_a_number_is_a_difference)
 }
 END_TEST
 
+/* The tensor at the end of the data, from F64 to F32. */
+static void last_tensor_narrow(weights *w)
+{
+    const char *name, *last = NULL;
+    json_t *tensor;
+    size_t begin, n;
+
+    json_object_foreach (w->header, name, tensor)
+        if (json_object_get(tensor, "dtype") != NULL &&
+            weights_end(w, name) == w->n_data)
+            last = name;
+    ck_assert_ptr_nonnull(last);
+    begin = weights_begin(w, last);
+    n = (w->n_data - begin) / sizeof(double);
+    for (size_t i = 0; i < n; i++) {
+        double wide;
+        float narrow;
+
+        memcpy(&wide, w->data + begin + i * sizeof(wide), sizeof(wide));
+        narrow = (float)wide;
+        memcpy(w->data + begin + i * sizeof(narrow), &narrow, sizeof(narrow));
+    }
+    json_object_set_new(tensor_of(w, last), "dtype", json_string("F32"));
+    w->n_data = begin + n * sizeof(float);
+    weights_move(w, last, begin, w->n_data);
+}
+
+START_TEST(one_coarse_gradient_widens_the_tolerance)
+{
+    parity_fixture fixture = fixture_open(SANDBOX_FIXTURE);
+    sandbox box = sandbox_open();
+    char *path = path_in(box.folder, "gradients.safetensors");
+    parity_command verify = box_command("verify", &box);
+    size_t n;
+    char *bytes = file_read(fixture.gradients, &n);
+    weights w;
+
+    file_write(path, bytes, n);
+    w = weights_open(path);
+    last_tensor_narrow(&w);
+    weights_close(&w);
+    command_add(&verify, "--compute", "fp64", "--against", path, "--no-shuffle",
+                "--global-batch", "4", NULL);
+    command_expect(&verify, box.folder, 0);
+    expect_verdict(&verify, "==", path, "fp64", 1e-4);
+    free(verify.out);
+    free(verify.err);
+    command_add(&verify, "--tolerance", "1e-8", NULL);
+    command_expect(&verify, box.folder, 6);
+    command_close(&verify);
+    free(bytes);
+    free(path);
+    sandbox_close(&box);
+    fixture_close(&fixture);
+}
+END_TEST
+
 START_TEST(a_tolerance_of_nothing_finds_the_rounding)
 {
     sandbox box = sandbox_open();
@@ -592,6 +649,7 @@ static Suite *suite_open(void)
     tcase_add_loop_test(
         steps, a_loss_that_is_not_finite_names_step_layer_and_sequence, 0, 3);
     tcase_add_test(steps, a_gradient_that_is_not_a_number_is_a_difference);
+    tcase_add_test(steps, one_coarse_gradient_widens_the_tolerance);
     tcase_add_test(steps, a_tolerance_of_nothing_finds_the_rounding);
     tcase_add_loop_test(steps, a_result_that_cannot_be_written_is_an_error, 0,
                         2);

@@ -69,6 +69,32 @@ START_TEST(a_dry_run_loads_no_weights_and_writes_nothing)
 }
 END_TEST
 
+START_TEST(a_dry_run_looks_at_the_output)
+{
+    static const char *const run[] = {"--output", "is not empty", NULL};
+    static const char *const nowhere[] = {"--output", "Not a directory", NULL};
+    sandbox box = sandbox_open();
+    char *note = path_in(box.run, "note.txt");
+    parity_command train = box_command("train", &box);
+
+    ck_assert_int_eq(mkdir(box.run, 0777), 0);
+    file_write(note, "mine", 4);
+    command_add(&train, "--dry-run", NULL);
+    expect_error(&train, &box, 2, run);
+    train = box_command("train", &box);
+    command_add(&train, "--dry-run", "--overwrite", NULL);
+    expect_success(&train, &box);
+    ck_assert(exists(box.run, "note.txt"));
+    ck_assert(!exists(box.run, "config.yaml"));
+    train = command_open("train", box.model, box.data);
+    command_add(&train, "--dry-run", "--output", NULL);
+    command_addf(&train, "%s/a/b", note);
+    expect_error(&train, &box, 2, nowhere);
+    free(note);
+    sandbox_close(&box);
+}
+END_TEST
+
 START_TEST(an_output_that_is_a_file_is_refused_and_kept)
 {
     sandbox box = sandbox_open();
@@ -526,6 +552,7 @@ TCase *run_folder_tests(void)
 
     tcase_set_timeout(runs, 120);
     tcase_add_test(runs, a_dry_run_loads_no_weights_and_writes_nothing);
+    tcase_add_test(runs, a_dry_run_looks_at_the_output);
     tcase_add_test(runs, an_output_that_is_a_file_is_refused_and_kept);
     tcase_add_test(runs, an_output_that_cannot_be_made_is_refused);
     tcase_add_test(runs, an_output_in_use_is_refused_and_kept);

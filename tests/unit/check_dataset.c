@@ -413,6 +413,19 @@ START_TEST(a_damaged_index_is_refused_with_the_offset)
 }
 END_TEST
 
+/* It ends in the mode of each sequence, a byte. */
+START_TEST(an_index_of_multimodal_data_is_refused_by_name)
+{
+    bytes idx = index_of(4);
+
+    write_pair(4);
+    put(&idx, "\0\1\0\0", N_SEQUENCES);
+    (void)scratch_write("m.idx", idx.at, idx.n);
+    check_refused(scratch_path("m"), "m.idx: offset 106: has one more array, "
+                                     "as an index of multimodal data");
+}
+END_TEST
+
 START_TEST(a_cut_off_file_is_refused_wherever_the_cut_is)
 {
     bytes idx = index_of(4);
@@ -597,6 +610,7 @@ int main(void)
     tcase_add_test(indexed, a_bad_mask_is_refused);
     tcase_add_loop_test(indexed, a_damaged_index_is_refused_with_the_offset, 0,
                         sizeof(damages) / sizeof(damages[0]));
+    tcase_add_test(indexed, an_index_of_multimodal_data_is_refused_by_name);
     tcase_add_test(indexed, a_cut_off_file_is_refused_wherever_the_cut_is);
     tcase_add_test(indexed, an_index_of_nothing_is_refused);
     tcase_add_test(indexed,
