@@ -120,6 +120,7 @@ typedef struct cf_options {
     bool search;         /* choose ChunkSize and K */
     uint64_t memory_tok; /* the cap of a search; 0 = none */
     char *cost;          /* NULL = linear */
+    char *cost_file;     /* JSON, in place of cost */
     char *svg;
     char *trace;
 } cf_options;

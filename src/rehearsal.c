@@ -24,14 +24,11 @@ static cf_status no_memory(const cf_rehearsal_input *input)
  * of tokens, forward and backward. */
 static void predict(const cf_rehearsal_input *input, double *cost)
 {
-    const cf_cost_table *costs = &input->costs;
-    const double per_tok = costs->forward.per_tok + costs->backward.per_tok;
-    const double per_pair = costs->forward.per_pair + costs->backward.per_pair;
-
     for (size_t i = 0; i < input->n_sequences; i++) {
         const double n_tok = input->len_tok[i];
 
-        cost[i] = per_tok * n_tok + per_pair * n_tok * n_tok / 2;
+        cost[i] = input->sequence.per_tok * n_tok +
+                  input->sequence.per_pair * n_tok * n_tok / 2;
     }
 }
 
@@ -56,8 +53,9 @@ static cf_status place(const cf_rehearsal_input *input, uint32_t *replica_of,
     status = cf_placement_build(cost, input->n_sequences, input->n_replicas,
                                 scratch, scratch_bytes, replica_of, load);
     if (status != CF_OK) {
-        cf_log_error("--cost: a sequence of these lengths costs more than can "
-                     "be counted");
+        cf_log_error(
+            "the cost: a sequence of these lengths costs more than can "
+            "be counted");
         goto free_all;
     }
     for (size_t i = 0; i < input->n_sequences; i++)

@@ -19,7 +19,9 @@ typedef struct cf_rehearsal_input {
     uint32_t n_replicas;
     uint32_t chunk_size_tok; /* of no meaning where sequences stay whole */
     cf_schedule_params params;
-    cf_cost_table costs;
+    cf_cost_model cost;
+    cf_cost_terms sequence; /* what placement counts of a sequence, on a stage;
+                               per_op is not read */
 } cf_rehearsal_input;
 
 /* What one replica does; its arrays are owned. */

@@ -136,8 +136,6 @@ static cf_status simulate(const cf_rehearsal_input *input,
                           cf_rehearsed_pipeline *p)
 {
     const uint32_t n_stages = p->schedule.params.n_stages;
-    const cf_cost_model cost = {.compute = cf_cost_compute,
-                                .context = &input->costs};
     cf_simulation *simulation = &p->simulation;
     cf_op_ref where;
     cf_status status =
@@ -156,7 +154,8 @@ static cf_status simulate(const cf_rehearsal_input *input,
     if (status != CF_OK)
         return status;
 
-    status = cf_simulate(&p->plan, &p->schedule, &cost, simulation, &where);
+    status =
+        cf_simulate(&p->plan, &p->schedule, &input->cost, simulation, &where);
     return status == CF_OK ? CF_OK
                            : explain(input, "simulation", status, where.rule);
 }

@@ -10,6 +10,7 @@
 
 #include "src/arena.h"
 #include "src/batches.h"
+#include "src/cost_file.h"
 #include "src/dataset.h"
 #include "src/file_write.h"
 #include "src/lengths.h"
@@ -23,6 +24,8 @@ typedef struct what_if {
     const cf_options *options;
     cf_rehearsal_input input;
     uint32_t *len_tok; /* owned; of the input */
+    cf_cost_table table;
+    cf_measured_cost measured; /* owned; in place of the table */
     cf_rehearsal rehearsal;
     cf_search search;      /* of candidates; none without --search */
     cf_stage_bytes *bytes; /* [n_stages], owned; NULL without --model */
@@ -49,7 +52,7 @@ static size_t read_numbers(const char *text, double *numbers, size_t n_max)
 
 /* linear, or OP,TOKEN,PAIR[,LEAST].  A backward is two forwards, but two and a
  * half in its attention: five products of matrices against two. */
-static cf_status read_cost(const char *text, cf_cost_table *costs_p)
+static cf_status read_table(const char *text, cf_cost_table *costs_p)
 {
     double numbers[4] = {0};
     size_t n;
@@ -70,6 +73,34 @@ static cf_status read_cost(const char *text, cf_cost_table *costs_p)
         (cf_cost_terms){2 * numbers[0], 2 * numbers[1], 2.5 * numbers[2]};
     costs_p->least_tok = (uint32_t)numbers[3];
     return CF_OK;
+}
+
+static cf_status read_cost(what_if *w)
+{
+    const cf_options *options = w->options;
+    const cf_cost_table *table = &w->table;
+    cf_rehearsal_input *input = &w->input;
+    cf_status status;
+
+    if (options->cost != NULL && options->cost_file != NULL) {
+        cf_log_error("--cost and --cost-file exclude each other: drop one");
+        return CF_INVALID;
+    }
+    if (options->cost_file != NULL) {
+        status = cf_measured_cost_open(options->cost_file,
+                                       input->params.n_stages, &w->measured);
+        input->cost = (cf_cost_model){.compute = cf_measured_cost_compute,
+                                      .message = cf_measured_cost_message,
+                                      .context = &w->measured};
+        input->sequence = w->measured.sequence;
+        return status;
+    }
+    status = read_table(options->cost, &w->table);
+    input->cost = (cf_cost_model){.compute = cf_cost_compute, .context = table};
+    input->sequence = (cf_cost_terms){
+        .per_tok = table->forward.per_tok + table->backward.per_tok,
+        .per_pair = table->forward.per_pair + table->backward.per_pair};
+    return status;
 }
 
 /* ---- the batch ---- */
@@ -171,7 +202,7 @@ static cf_status read_question(what_if *w)
     };
     status = check_together(options, &w->input);
     if (status == CF_OK)
-        status = read_cost(options->cost, &w->input.costs);
+        status = read_cost(w);
     if (status == CF_OK)
         status = read_batch(w);
     w->input.len_tok = w->len_tok;
@@ -463,6 +494,7 @@ int cf_command_simulate(const cf_options *options)
     cf_rehearsal_close(&w.rehearsal);
     cf_search_close(&w.search);
     free(w.bytes);
+    cf_measured_cost_close(&w.measured);
     free(w.len_tok);
     return cf_exit_code(status);
 }

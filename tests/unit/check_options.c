@@ -89,8 +89,8 @@ static const char *const names_of_simulate =
     "model data data-weights lengths chunk-size retain-chunks pipeline-stages "
     "layers-per-stage schedule recompute compute "
     "global-batch tokens-per-batch "
-    "max-length seed no-shuffle json replicas search memory-tokens cost svg "
-    "trace config help version ";
+    "max-length seed no-shuffle json replicas search memory-tokens cost "
+    "cost-file svg trace config help version ";
 
 START_TEST(each_command_has_these_options_and_no_other)
 {
