@@ -169,9 +169,10 @@ static _Noreturn void leave(cf_comm *comm, int code)
     cf_comm_tell(comm);
     if (verdict != CF_WATCH_TOLD)
         cf_watch_tell(comm->watch);
-    if (verdict == CF_WATCH_WELL || verdict == CF_WATCH_SILENT)
+    if (verdict == CF_WATCH_SILENT) /* it will not end by itself */
         cf_link_abort(comm->main->link, code);
-    (void)nanosleep(&patience, NULL);
+    if (verdict != CF_WATCH_WELL)
+        (void)nanosleep(&patience, NULL);
     cf_link_leave(code);
 }
 
@@ -187,13 +188,18 @@ static cf_status part(cf_comm *comm)
                            : status;
 }
 
+void cf_comm_leave_alone(cf_comm *comm, int code)
+{
+    if (comm->watch != NULL && code != 0 && comm->agreed == CF_OK)
+        leave(comm, code);
+}
+
 void cf_comm_close(cf_comm *comm, int code)
 {
     if (comm == NULL)
         return;
+    cf_comm_leave_alone(comm, code);
     if (comm->watch != NULL) {
-        if (code != 0 && comm->agreed == CF_OK)
-            leave(comm, code);
         if (part(comm) != CF_OK)
             leave(comm, code != 0 ? code : EXIT_LOST);
         cf_comm_tell(comm); /* an error that it got over */
@@ -241,6 +247,10 @@ void cf_comm_set_stall_timeout(cf_comm *comm, uint64_t seconds)
 void cf_comm_note(cf_comm *comm, uint64_t step, uint32_t chunk,
                   const char *what)
 {
+    /* Where a loss was noticed is told when all have returned. */
+    if (comm->watch != NULL &&
+        cf_watch_verdict_now(comm->watch) != CF_WATCH_WELL)
+        return;
     atomic_store(&comm->step, step);
     atomic_store(&comm->chunk, chunk);
     atomic_store(&comm->what, what);

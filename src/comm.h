@@ -32,6 +32,10 @@ CF_MUST_USE cf_status cf_comm_open(cf_comm **comm_p);
  * not return then. */
 void cf_comm_close(cf_comm *comm, int code);
 
+/* The same for such a failure only: returns when there is none.  Call it before
+ * giving back memory that messages on their way may refer to. */
+void cf_comm_leave_alone(cf_comm *comm, int code);
+
 uint32_t cf_comm_rank(const cf_comm *comm);
 uint32_t cf_comm_size(const cf_comm *comm);
 /* The lowest rank on this node, which names it, the number of ranks on it, and
@@ -49,7 +53,8 @@ void cf_comm_note(cf_comm *comm, uint64_t step, uint32_t chunk,
                   const char *what);
 
 /* Keep messages moving and show that this rank is alive: call it between the
- * parts of a long computation. */
+ * parts of a long computation.  Once another rank has failed, or is gone, it
+ * does not return. */
 void cf_comm_poll(cf_comm *comm);
 
 /* ---- between two ranks; data stays untouched until the wait returns ---- */

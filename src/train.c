@@ -793,12 +793,13 @@ static cf_status train(training *t)
 int cf_command_train(const cf_options *options, cf_comm *comm)
 {
     training t = {.options = options, .comm = comm};
-    cf_status status = cf_run_open(options, comm, &t.run);
+    cf_status status;
 
-    status = cf_comm_agree(comm, status);
+    cf_comm_set_stall_timeout(comm, options->stall_timeout_s);
+    status = cf_comm_agree(comm, cf_run_open(options, comm, &t.run));
     if (status == CF_OK) {
-        cf_comm_set_stall_timeout(comm, options->stall_timeout_s);
         status = train(&t);
+        cf_comm_leave_alone(comm, cf_exit_code(status));
         cf_saver_close(&t.saver);
         cf_validation_close(&t.validation);
         cf_batches_close(&t.batches);
