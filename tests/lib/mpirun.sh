@@ -41,6 +41,15 @@ still_running() { # still_running START_MS MILLISECONDS PIDS...
     echo "$left"
 }
 
+# "RANK PID" of each rank, in order, among the processes with TEXT, such as a
+# folder, in their command line.
+ranks_of() { # ranks_of TEXT
+    for pid in $(pgrep -f -- "$1"); do
+        tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ" |
+            sed -n "s/^OMPI_COMM_WORLD_RANK=\(.*\)/\1 $pid/p"
+    done | sort -n
+}
+
 # A number below N, from a generator that SEED begins.
 SEED=${CF_TEST_SEED:-$(date +%s)}
 random_below() { # random_below N: into $random
