@@ -651,7 +651,9 @@ static cf_status train_steps(training *t)
         status = output_end(t);
     else if (saved == CF_OK)
         stopped(t, signal);
-    return status == CF_OK ? saved : status;
+    /* A state that was not saved, told before the export, is a failure that
+     * all ranks still agree on. */
+    return cf_comm_agree(t->comm, status == CF_OK ? saved : status);
 }
 
 /* Whether the model of this very state was written: a ledger.json of it stands
@@ -750,8 +752,9 @@ static cf_status prepare(training *t)
                    : CF_OK;
 
     status = cf_comm_agree(t->comm, status);
+    /* One stage alone may not fit; all must know before they go on. */
     if (status == CF_OK)
-        status = size_up(t);
+        status = cf_comm_agree(t->comm, size_up(t));
     if (status == CF_OK)
         status =
             cf_saver_find(t->options, t->batches.n_steps, t->comm, &t->saver);

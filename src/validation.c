@@ -218,6 +218,7 @@ cf_status cf_validation_run(cf_validation *v, uint64_t step,
     status = cf_evaluation_run(&v->evaluation, step);
     if (status != CF_OK || !v->evaluation.is_complete)
         return status;
+    cf_comm_note(v->run->comm, 0, UINT32_MAX, NULL);
     step_s = seconds() - start;
     v->peak_bytes = cf_engine_peak_bytes(&v->evaluation.engine);
     is_best = cf_best_add(&v->best, step, v->evaluation.loss);

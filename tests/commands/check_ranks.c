@@ -422,10 +422,76 @@ START_TEST(any_number_of_stages_resumes_with_the_same_bits)
 }
 END_TEST
 
+/* Run it.  Fails unless one rank alone said an error, which begins so, and none
+ * left the others in a message. */
+static void expect_one_error(parity_command *command, const sandbox *box,
+                             int exit_code, const char *begin)
+{
+    static const char mark[] = "chunkflow: error: ";
+    const char *first;
+
+    command_expect(command, box->folder, exit_code);
+    first = strstr(command->err, mark);
+    if (first == NULL || strncmp(first + strlen(mark), begin, strlen(begin)))
+        command_blame(command, "the error does not begin with \"%s\"", begin);
+    if (strstr(first + 1, mark) != NULL || strstr(command->err, "MPI_") != NULL)
+        command_blame(command, "not exactly one error");
+    command_close(command);
+}
+
+/* The first of two stages holds more than the last: what the last could run is
+ * refused by both. */
+START_TEST(memory_that_one_stage_lacks_is_refused_by_all)
+{
+    const layout piped = {2, 2, 1, "state-aware", 6};
+    sandbox box = deep_sandbox_open(false);
+    parity_command train = box_command("train", &box);
+    json_t *lines;
+    json_int_t most;
+
+    run(&box, "fits", "fp32", piped, NULL);
+    lines = metrics_of(&box, "fits");
+    most = json_integer_value(
+        json_object_get(json_array_get(lines, 0), "peak_bytes"));
+    json_decref(lines);
+    command_addf(&train, "--memory=%lld", (long long)most - 1);
+    command_add(&train, "--pipeline-stages", "2", "--global-batch", "6", NULL);
+    command_add_chunking(&train, 8, 1);
+    command_launch(&train, 2);
+    expect_one_error(&train, &box, 4, "needs ");
+    ck_assert(!exists(box.folder, "run"));
+    sandbox_close(&box);
+}
+END_TEST
+
+/* The place of an error is where a rank is, not where it was. */
+START_TEST(a_last_state_that_cannot_be_saved_is_told_once)
+{
+    sandbox box = deep_sandbox_open(false);
+    parity_command train = box_command("train", &box);
+    char *checkpoints = path_in(box.run, "checkpoints");
+    FILE *file;
+
+    ck_assert_int_eq(mkdir(box.run, 0777), 0);
+    file = fopen(checkpoints, "w"); /* in the way of the folder */
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fclose(file), 0);
+    command_add(&train, "--resume", "--pipeline-stages", "2", "--eval-data",
+                box.data, NULL);
+    command_add_chunking(&train, 8, 1);
+    command_launch(&train, 2);
+    expect_one_error(&train, &box, 1, "'");
+    ck_assert(exists(box.run, "model"));
+    free(checkpoints);
+    sandbox_close(&box);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("ranks");
     TCase *tcase = tcase_create("ranks");
+    TCase *errors = tcase_create("errors of ranks");
     SRunner *runner = srunner_create(suite);
     char *mpirun = mpirun_find();
     int n_failed;
@@ -457,7 +523,11 @@ int main(void)
     tcase_add_test(tcase, evaluations_between_steps_are_equal);
     tcase_add_loop_test(tcase, any_number_of_stages_resumes_with_the_same_bits,
                         0, 3);
+    tcase_set_timeout(errors, 120);
+    tcase_add_test(errors, memory_that_one_stage_lacks_is_refused_by_all);
+    tcase_add_test(errors, a_last_state_that_cannot_be_saved_is_told_once);
     suite_add_tcase(suite, tcase);
+    suite_add_tcase(suite, errors);
     srunner_run_all(runner, CK_NORMAL);
     n_failed = srunner_ntests_failed(runner);
     srunner_free(runner);
