@@ -104,21 +104,18 @@ static cf_status results_share(const cf_step *step, double loss,
 
 /* Forward, backward, and the exchange with other ranks. */
 static cf_status gradients_run(const cf_step *step, uint64_t number,
-                               cf_step_report *report)
+                               cf_step_report *report, double *loss_p)
 {
-    double loss;
     cf_status status;
 
     cf_reduction_begin_step(step->reduction, number);
-    status = cf_step_gradients(step, number, &loss);
+    status = cf_step_gradients(step, number, loss_p);
     if (status == CF_OK)
         status = cf_reduction_gradients(step->reduction);
     if (status == CF_OK)
         status = cf_reduction_norm(step->reduction, &report->grad_norm);
     if (status == CF_OK)
         status = norm_check(step, number, report->grad_norm);
-    if (status == CF_OK)
-        status = results_share(step, loss, report);
     return status;
 }
 
@@ -127,6 +124,7 @@ cf_status cf_step_run(const cf_step *step, const cf_options *options,
                       cf_step_report *report)
 {
     const cf_step_plan *plan = step->plan;
+    double loss;
     cf_status status =
         cf_step_plan_build(step->plan, step->dataset, step->need);
 
@@ -145,7 +143,7 @@ cf_status cf_step_run(const cf_step *step, const cf_options *options,
     if (!report->has_loss)
         return CF_OK;
 
-    status = gradients_run(step, number, report);
+    status = gradients_run(step, number, report, &loss);
     if (status != CF_OK)
         return status;
     if (step->before_update != NULL)
@@ -154,5 +152,6 @@ cf_status cf_step_run(const cf_step *step, const cf_options *options,
     cf_optimizer_update(
         step->model, options, report->learning_rate,
         cf_clip_coefficient(report->grad_norm, options->grad_clip), *n_updates);
-    return cf_reduction_weights(step->reduction);
+    status = cf_reduction_weights(step->reduction);
+    return status == CF_OK ? results_share(step, loss, report) : status;
 }
