@@ -8,6 +8,7 @@
 
 #include "src/comm_link.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -80,13 +81,28 @@ static cf_status link_of(MPI_Comm mpi, cf_link **link_p)
     return CF_OK;
 }
 
+/* A rank that a signal ends while it is meeting the launcher may leave mpirun
+ * waiting for ever, so what comes meanwhile comes after. */
+static cf_status init_undisturbed(void)
+{
+    sigset_t ends, before;
+    int level, result;
+
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGTERM);
+    sigaddset(&ends, SIGINT);
+    sigaddset(&ends, SIGUSR1);
+    (void)pthread_sigmask(SIG_BLOCK, &ends, &before);
+    result = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return check(result, "MPI_Init_thread");
+}
+
 cf_status cf_link_open_world(cf_link **link_p)
 {
-    int level, n_ranks = 1;
-    cf_status status;
+    int n_ranks = 1;
+    cf_status status = init_undisturbed();
 
-    status = check(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level),
-                   "MPI_Init_thread");
     if (status != CF_OK)
         return status;
     (void)MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
