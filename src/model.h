@@ -107,7 +107,7 @@ typedef struct cf_model {
      * begin at shard_begin. */
     size_t shard_begin;
     size_t shard_end;
-    uint32_t shard; /* its index */
+    uint32_t shard;         /* its index */
     size_t n_norm_partials; /* of the whole model */
     /* The lowest layer of the model that a backward has to reach: nothing below
      * it is trained.  n_layers: none has to be. */

@@ -196,15 +196,18 @@ bool cf_saver_is_due(const cf_saver *saver, uint64_t step)
     return by_steps || by_time;
 }
 
-cf_status cf_saver_finish(cf_saver *saver, uint64_t step, uint64_t n_updates,
-                          const cf_ledger *ledger)
+void cf_saver_finish(cf_saver *saver, uint64_t step, uint64_t n_updates,
+                     const cf_ledger *ledger)
 {
-    uint64_t saved;
-
     if (saver->begun_step != step)
         cf_saver_begin(saver, step, n_updates, ledger);
     cf_saver_settle(saver);
-    saved = cf_checkpoint_saved_step(saver->checkpoint);
+}
+
+cf_status cf_saver_check(const cf_saver *saver, uint64_t step)
+{
+    const uint64_t saved = cf_checkpoint_saved_step(saver->checkpoint);
+
     if (saved == step)
         return CF_OK;
     if (saved > 0)

@@ -53,10 +53,11 @@ bool cf_saver_is_due(const cf_saver *saver, uint64_t step);
 void cf_saver_begin(cf_saver *saver, uint64_t step, uint64_t n_updates,
                     const cf_ledger *ledger);
 
-/* After the last step: save it unless that was done, and wait.  Errors, logged:
- * CF_IO. */
-CF_MUST_USE cf_status cf_saver_finish(cf_saver *saver, uint64_t step,
-                                      uint64_t n_updates,
-                                      const cf_ledger *ledger);
+/* After the last step: save it unless that was done, and wait. */
+void cf_saver_finish(cf_saver *saver, uint64_t step, uint64_t n_updates,
+                     const cf_ledger *ledger);
+
+/* Whether the state of the last step was saved.  Errors, logged: CF_IO. */
+CF_MUST_USE cf_status cf_saver_check(const cf_saver *saver, uint64_t step);
 
 #endif

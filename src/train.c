@@ -630,30 +630,31 @@ static void stopped(const training *t, int signal)
                 t->options->output);
 }
 
-/* The state is safe before the export, which needs as much room again. */
+/* The state is safe before the export, which needs as much room again.  Where
+ * both fail, the export tells why: a run ends with one error. */
 static cf_status train_steps(training *t)
 {
-    cf_status saved, status;
+    cf_status settled, status;
     int signal;
 
     cf_signals_open();
     status = steps_run(t);
     if (status != CF_OK)
         return status;
-    saved =
-        cf_saver_finish(&t->saver, t->progress.step, t->n_updates, &t->ledger);
-    if (saved == CF_OK)
-        saved = cf_metrics_settle(t->metrics);
-    saved = cf_comm_agree(t->comm, saved);
+    cf_saver_finish(&t->saver, t->progress.step, t->n_updates, &t->ledger);
     signal = signal_noted(t);
     cf_signals_close();
     if (signal == 0)
         status = output_end(t);
-    else if (saved == CF_OK)
+    settled = cf_metrics_settle(t->metrics);
+    if (status == CF_OK)
+        status = settled;
+    if (status == CF_OK)
+        status = cf_saver_check(&t->saver, t->progress.step);
+    status = cf_comm_agree(t->comm, status);
+    if (status == CF_OK && signal != 0)
         stopped(t, signal);
-    /* A state that was not saved, told before the export, is a failure that
-     * all ranks still agree on. */
-    return cf_comm_agree(t->comm, status == CF_OK ? saved : status);
+    return status;
 }
 
 /* Whether the model of this very state was written: a ledger.json of it stands

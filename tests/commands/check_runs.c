@@ -520,6 +520,33 @@ START_TEST(a_full_disk_ends_in_one_line_and_no_model)
 }
 END_TEST
 
+START_TEST(a_disk_that_holds_neither_state_nor_model_is_one_error)
+{
+    sandbox box = sandbox_open();
+    parity_command train = box_command("train", &box);
+    const char *first;
+
+    ck_assert_int_eq(mkdir(box.run, 0777), 0);
+    if (small_disk(box.run, "40k")) {
+        command_expect(&train, box.folder, 1);
+        first = strstr(train.err, "chunkflow: error: ");
+        if (first == NULL || strstr(first + 1, "chunkflow: error: ") != NULL ||
+            strstr(first, "model.safetensors") == NULL)
+            command_blame(&train, "one error must tell of the model");
+        if (strstr(train.err, "warning: the state of step") == NULL)
+            command_blame(&train, "a warning must tell of the state");
+        ck_assert(!exists(box.run, "model"));
+        ck_assert(!exists(box.run, "model.tmp"));
+        ck_assert_int_eq(umount(box.run), 0);
+    } else {
+        printf("skipped: a full disk, for want of the right to mount one\n");
+        fflush(stdout);
+    }
+    command_close(&train);
+    sandbox_close(&box);
+}
+END_TEST
+
 START_TEST(a_disk_that_is_full_at_once_is_one_line_too)
 {
     sandbox box = sandbox_open();
@@ -569,6 +596,8 @@ TCase *run_folder_tests(void)
     tcase_add_test(runs, steps_win_over_epochs);
     tcase_add_test(runs, a_killed_run_leaves_no_model);
     tcase_add_test(runs, a_full_disk_ends_in_one_line_and_no_model);
+    tcase_add_test(runs,
+                   a_disk_that_holds_neither_state_nor_model_is_one_error);
     tcase_add_test(runs, a_disk_that_is_full_at_once_is_one_line_too);
     return runs;
 }

@@ -3,7 +3,6 @@
  * Linked with malloc, calloc and realloc wrapped: a save allocates nothing. */
 #include <check.h>
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -14,39 +13,11 @@
 #include "src/files.h"
 #include "src/hash.h"
 #include "src/metrics.h"
+#include "tests/lib/allocations.h"
 #include "tests/lib/alone.h"
 #include "tests/lib/scratch.h"
 
 #define FIXTURE CF_TEST_SRCDIR "/tests/parity/fixtures/qwen2-tied"
-
-/* ---- allocations, of all threads ---- */
-
-static atomic_size_t allocations;
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *old, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *old, size_t size);
-
-void *__wrap_malloc(size_t size)
-{
-    allocations++;
-    return __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-    allocations++;
-    return __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *old, size_t size)
-{
-    allocations++;
-    return __real_realloc(old, size);
-}
 
 /* ---- a model with any numbers in it ---- */
 
@@ -261,12 +232,12 @@ START_TEST(a_save_allocates_nothing)
     subject_open(&s, CF_COMPUTE_FP32, 7);
     checkpoint = writer_open(&s, 2, 0);
     for (uint64_t step = 1; step <= 4; step++) {
-        size_t before = allocations;
+        size_t before = allocations();
 
         cf_checkpoint_begin(checkpoint, step, step, &ledger_of_seven);
         cf_checkpoint_release(checkpoint);
         cf_checkpoint_wait(checkpoint);
-        ck_assert_uint_eq(allocations, before);
+        ck_assert_uint_eq(allocations(), before);
     }
     cf_checkpoint_close(checkpoint);
     subject_close(&s);

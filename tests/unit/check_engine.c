@@ -6,37 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/lib/allocations.h"
 #include "tests/lib/bench.h"
 #include "tests/lib/temp_folder.h"
-
-/* ---- allocations ---- */
-
-static size_t allocations;
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *old, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *old, size_t size);
-
-void *__wrap_malloc(size_t size)
-{
-    allocations++;
-    return __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-    allocations++;
-    return __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *old, size_t size)
-{
-    allocations++;
-    return __real_realloc(old, size);
-}
 
 /* ---- tests ---- */
 
@@ -62,9 +34,9 @@ START_TEST(a_step_allocates_nothing)
 
         /* Outside a step. */
         ck_assert_int_eq(bench_prepare(&b, step), CF_OK);
-        before = allocations;
+        before = allocations();
         status = bench_step(&b, step, &report);
-        after = allocations; /* Check itself allocates in its asserts */
+        after = allocations(); /* Check itself allocates in its asserts */
         ck_assert_int_eq(status, CF_OK);
         ck_assert_uint_eq(after, before);
     }
@@ -75,10 +47,10 @@ END_TEST
 START_TEST(the_wrapped_allocator_is_seen)
 {
     void *(*volatile allocate)(size_t) = malloc; /* not optimised away */
-    size_t before = allocations;
+    size_t before = allocations();
 
     free(allocate(1));
-    ck_assert_uint_eq(allocations, before + 1);
+    ck_assert_uint_eq(allocations(), before + 1);
 }
 END_TEST
 

@@ -9,39 +9,11 @@
 
 #include "src/forecast.h"
 #include "src/validation.h"
+#include "tests/lib/allocations.h"
 #include "tests/lib/bench.h"
 #include "tests/lib/scratch.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
-
-/* ---- allocations ---- */
-
-static size_t allocations;
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *old, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *old, size_t size);
-
-void *__wrap_malloc(size_t size)
-{
-    allocations++;
-    return __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-    allocations++;
-    return __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *old, size_t size)
-{
-    allocations++;
-    return __real_realloc(old, size);
-}
 
 /* ---- two that take turns ---- */
 
@@ -183,9 +155,9 @@ static void evaluate(shared_bench *s, uint64_t step)
 
     ck_assert_int_eq(status, CF_OK);
     cf_arena_take_turn(&s->b.run.arena, s->from, evaluation_carve, s);
-    before = allocations;
+    before = allocations();
     status = cf_evaluation_run(&s->evaluation, step);
-    after = allocations;
+    after = allocations();
     ck_assert_int_eq(status, CF_OK);
     ck_assert_uint_eq(after, before);
     ck_assert_uint_le(cf_engine_peak_bytes(&s->evaluation.engine),
