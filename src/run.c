@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "src/forecast.h"
-#include "src/hash.h"
 #include "src/log.h"
 #include "src/machine.h"
 #include "src/stage_split.h"
@@ -119,20 +118,14 @@ const char *cf_run_describe(const cf_run *run, char *buf, size_t size)
 {
     const cf_model_config *c = &run->model.config;
     const cf_dataset *dataset = run->dataset;
-    const size_t n = cf_dataset_count(dataset);
-    cf_hash lengths;
 
-    cf_hash_begin(&lengths);
-    cf_hash_append(&lengths, cf_dataset_lengths(dataset), n * sizeof(uint32_t));
-    cf_hash_append(&lengths, cf_dataset_target_counts(dataset),
-                   n * sizeof(uint32_t));
     (void)snprintf(buf, size,
                    "layers of the model: %u\nhidden size of the model: %u\n"
                    "vocabulary of the model: %u\nsequences of the data: %zu\n"
-                   "hash of the lengths and targets of the data: %016" PRIx64
-                   "\n",
+                   "hash of the data: %016" PRIx64 "\n",
                    (unsigned)c->n_layers, (unsigned)c->hidden,
-                   (unsigned)c->vocab, n, cf_hash_end(&lengths));
+                   (unsigned)c->vocab, cf_dataset_count(dataset),
+                   cf_dataset_hash(dataset));
     return buf;
 }
 

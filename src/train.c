@@ -5,6 +5,7 @@
  */
 #include "src/commands.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -374,6 +375,20 @@ static cf_status metrics_open(training *t, const char *path)
     return cf_metrics_open(&params, &t->metrics);
 }
 
+/* Every rank writes its part of states and model where rank 0 made the folder:
+ * one that cannot is found now, not when the training is over. */
+static cf_status output_seen(const training *t, const char *config)
+{
+    const char *output = t->options->output;
+
+    if (access(config, F_OK) == 0 && access(output, W_OK | X_OK) == 0)
+        return CF_OK;
+    cf_log_error("--output '%s' is not the folder that rank 0 writes to, or "
+                 "cannot be written to here: %s; name one that all hosts share",
+                 output, strerror(errno));
+    return CF_INVALID;
+}
+
 static cf_status output_begin(training *t)
 {
     char *config = output_path(t, "config.yaml");
@@ -388,6 +403,8 @@ static cf_status output_begin(training *t)
         status = cf_trace_open(t->options->trace, t->comm, &t->run.grid,
                                t->need.schedule.n_ops, &t->trace);
     status = cf_comm_agree(t->comm, status);
+    if (status == CF_OK)
+        status = cf_comm_agree(t->comm, output_seen(t, config));
     if (status == CF_OK)
         status = cf_comm_broadcast(t->comm, 0, &t->validation.best,
                                    sizeof(t->validation.best));

@@ -139,6 +139,29 @@ static void command_launch(parity_command *command, unsigned n_ranks)
     command->n_args += n_words;
 }
 
+/* Two ranks, each at work in a folder of its own. */
+static void command_launch_apart(parity_command *command, const char *first,
+                                 const char *second)
+{
+    const char *const folders[] = {first, second};
+    parity_command words = *command;
+
+    *command = (parity_command){.exit_code = -1};
+    for (size_t i = 0; i < LENGTH(folders); i++) {
+        char *program = realpath(words.argv[0], NULL);
+
+        ck_assert_ptr_nonnull(program);
+        command_add(command, i == 0 ? "mpirun" : ":", "-n", "1", "-wdir",
+                    folders[i], program, NULL);
+        for (size_t k = 1; k < words.n_args; k++)
+            command_add(command, words.argv[k], NULL);
+        free(program);
+    }
+    free(command->argv[0]);
+    command->argv[0] = mpirun_find();
+    command_close(&words);
+}
+
 typedef struct layout {
     unsigned n_ranks, n_stages, k;
     const char *schedule;
@@ -487,6 +510,38 @@ START_TEST(a_last_state_that_cannot_be_saved_is_told_once)
 }
 END_TEST
 
+/* Data of equal lengths and another content, under one name on two hosts. */
+START_TEST(other_data_on_one_rank_is_found_before_the_first_step)
+{
+    sandbox box = deep_sandbox_open(false), other = deep_sandbox_open(false);
+    parity_command train = command_open("train", box.model, "data.jsonl");
+
+    data_set(&box, "{\"input_ids\": [1, 2, 3]}\n");
+    data_set(&other, "{\"input_ids\": [1, 3, 2]}\n");
+    command_add(&train, "--output", box.run, "--pipeline-stages", "2", NULL);
+    command_launch_apart(&train, box.folder, other.folder);
+    expect_one_error(&train, &box, 2, "rank 1: model and data: ");
+    ck_assert(!exists(box.folder, "run"));
+    sandbox_close(&other);
+    sandbox_close(&box);
+}
+END_TEST
+
+/* A folder of one name that is another one on each of two hosts. */
+START_TEST(an_output_that_is_not_shared_is_found_before_the_first_step)
+{
+    sandbox box = deep_sandbox_open(false), other = deep_sandbox_open(false);
+    parity_command train = command_open("train", box.model, box.data);
+
+    ck_assert_int_eq(mkdir(other.run, 0777), 0);
+    command_add(&train, "--output", "run", "--pipeline-stages", "2", NULL);
+    command_launch_apart(&train, box.folder, other.folder);
+    expect_one_error(&train, &box, 2, "rank 1: --output 'run' is not ");
+    sandbox_close(&other);
+    sandbox_close(&box);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("ranks");
@@ -526,6 +581,10 @@ int main(void)
     tcase_set_timeout(errors, 120);
     tcase_add_test(errors, memory_that_one_stage_lacks_is_refused_by_all);
     tcase_add_test(errors, a_last_state_that_cannot_be_saved_is_told_once);
+    tcase_add_test(errors,
+                   other_data_on_one_rank_is_found_before_the_first_step);
+    tcase_add_test(errors,
+                   an_output_that_is_not_shared_is_found_before_the_first_step);
     suite_add_tcase(suite, tcase);
     suite_add_tcase(suite, errors);
     srunner_run_all(runner, CK_NORMAL);
