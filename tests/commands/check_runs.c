@@ -488,7 +488,7 @@ static bool small_disk(const char *folder, const char *size)
 {
     char *options = text_format("size=%s", size);
     bool mounted = unshare(CLONE_NEWNS) == 0 &&
-                   mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+                   mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL) == 0 &&
                    mount("tmpfs", folder, "tmpfs", 0, options) == 0;
 
     free(options);

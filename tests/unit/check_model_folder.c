@@ -255,7 +255,7 @@ START_TEST(a_full_disk_is_one_line_with_the_bytes_that_are_missing)
     snprintf(disk, sizeof(disk), "%s/disk", f.folder);
     ck_assert_int_eq(mkdir(disk, 0777), 0);
     if (unshare(CLONE_NEWNS) != 0 ||
-        mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL) != 0 ||
         mount("tmpfs", disk, "tmpfs", 0, "size=20k") != 0) {
         printf("skipped: no right to mount a small disk (%s)\n",
                strerror(errno));
