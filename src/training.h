@@ -1,0 +1,104 @@
+/* training.h - a training run in memory: what train.c, which has the order of
+ * events, and its helpers share.
+ *
+ * training_size.c   what the run needs: bounds, memory, time
+ * training_print.c  what a person is told before the first step
+ * training_steps.c  the steps, with what stands between two of them
+ */
+#ifndef CF_TRAINING_H
+#define CF_TRAINING_H
+
+#include <stdbool.h>
+
+#include "src/forecast.h"
+#include "src/run.h"
+#include "src/saver.h"
+#include "src/step.h"
+#include "src/trace.h"
+#include "src/validation.h"
+
+/* What each rank says between two steps. */
+typedef struct cf_step_end {
+    uint64_t signal;   /* that it has noted; 0: none */
+    uint64_t save_due; /* rank 0 decides */
+} cf_step_end;
+
+typedef struct cf_training {
+    const cf_options *options;
+    cf_comm *comm;
+    cf_run run;
+    cf_batches batches;
+    cf_step_plan_need need;
+    cf_step_plan plan;
+    cf_engine engine;
+    cf_step_shares shares;
+    cf_reduction reduction;
+    struct {
+        double *cost; /* [n_batch]; NULL with one replica, as the next two */
+        double *load; /* [n_replicas] */
+        void *scratch;
+        size_t scratch_bytes;
+    } placing;
+    cf_step_end *ends; /* [n_ranks] */
+    int signal;        /* that ends the run, agreed on */
+    cf_validation validation;
+    cf_forecast forecast;
+    cf_arena sizes;         /* what was predicted */
+    size_t predicted_bytes; /* most over ranks */
+    cf_metrics *metrics;
+    cf_trace trace;
+    cf_saver saver;
+    cf_ledger ledger;
+    uint64_t n_updates;
+    struct {
+        uint64_t step;
+        size_t ops_done;
+    } progress;
+    size_t peak_bytes;
+} cf_training;
+
+/* Rank 0 writes what has one writer, and speaks. */
+static inline bool cf_training_is_root(const cf_training *t)
+{
+    return cf_comm_rank(t->comm) == 0;
+}
+
+/* ---- training_size.c ---- */
+
+/* Bound every step, and size the memory.  Errors, logged. */
+CF_MUST_USE cf_status cf_training_size_up(cf_training *t);
+
+/* What is left of the run will take, told from the lengths of its sequences.
+ * Errors, logged. */
+CF_MUST_USE cf_status cf_training_open_forecast(cf_training *t);
+
+/* What the ranks need, so that rank 0 can tell the most of them.  Errors,
+ * logged. */
+CF_MUST_USE cf_status cf_training_share_predicted(cf_training *t);
+
+/* Place everything; the engine alone, after an evaluation had its memory. */
+void cf_training_carve(void *training, cf_arena *arena);
+void cf_training_carve_engine(void *training, cf_arena *arena);
+
+/* ---- training_print.c ---- */
+
+void cf_training_introduce(const cf_training *t);
+void cf_training_print_forecast(const cf_training *t, const char *basis);
+
+/* ---- training_steps.c ---- */
+
+/* The signal that ends the run, 0 when there is none: with several ranks one
+ * that all know of. */
+int cf_training_signal(const cf_training *t);
+
+/* Whether step `number` is to be run. */
+bool cf_training_goes_on(const cf_training *t, uint64_t number);
+
+/* The evaluation that follows a step, if one does.  Errors, logged. */
+CF_MUST_USE cf_status cf_training_validate(cf_training *t, uint64_t step);
+
+/* Runs up to the last step, to the one in which a signal comes, or to where
+ * --patience ends.  Errors, logged. */
+CF_MUST_USE cf_status cf_training_run_steps(cf_training *t);
+
+#endif

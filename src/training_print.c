@@ -1,0 +1,113 @@
+/* training_print.c - what a person is told before the first step. */
+#include "src/training.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "src/log.h"
+
+void cf_training_print_forecast(const cf_training *t, const char *basis)
+{
+    char line[128];
+
+    if (t->options->quiet || !cf_training_is_root(t))
+        return;
+    if (t->metrics != NULL)
+        cf_metrics_end_line(t->metrics);
+    cf_log_info("forecast %s: %s", basis,
+                cf_forecast_format(&t->forecast, line, sizeof(line)));
+}
+
+/* What one epoch will read, so that a person sees it before the first step. */
+static void data_print(const cf_training *t)
+{
+    cf_ledger ledger = {0};
+    char line[256];
+
+    cf_batches_count_epoch(&t->batches, &ledger);
+    cf_ledger_format(&ledger, line, sizeof(line));
+    cf_log_info("an epoch: %s", line);
+}
+
+/* Parameters, all or the trained ones. */
+static double millions(const cf_model *model, bool trained_only)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < model->n_params; i++)
+        if (model->params[i].trained || !trained_only)
+            n += model->params[i].n;
+    return (double)n * 1e-6;
+}
+
+static void frozen_print(const cf_model *model, const char *list)
+{
+    /* The table begins with the embedding. */
+    const bool both = model->config.tied && !model->params[0].trained;
+    const uint32_t first = model->first_backward_layer;
+    char stop[48] = "";
+
+    if (first == model->config.n_layers)
+        snprintf(stop, sizeof(stop), "; no backward below the head");
+    else if (first > 0)
+        snprintf(stop, sizeof(stop), "; no backward below layer %u",
+                 (unsigned)first);
+    cf_log_info("frozen %s: %.1f M parameters are trained%s%s", list,
+                millions(model, true), stop,
+                both ? "; embeddings and head are one weight, frozen" : "");
+}
+
+/* The size of a batch, as in "32 sequences". */
+static const char *batch_format(const cf_batches *batches, char *buf,
+                                size_t size)
+{
+    if (batches->tokens_per_batch > 0)
+        (void)snprintf(
+            buf, size, "at least %" PRIu64 " tokens, %u sequences at most",
+            batches->tokens_per_batch, (unsigned)batches->global_batch);
+    else
+        (void)snprintf(buf, size, "%u sequences",
+                       (unsigned)batches->global_batch);
+    return buf;
+}
+
+static void grid_print(const cf_training *t)
+{
+    const cf_grid *grid = &t->run.grid;
+    char layers[512], most[32];
+
+    cf_log_info(
+        "%u ranks: %u replicas of %u stages, schedule %s; layers of the stages: "
+        "%s; memory of a rank: at most %s",
+        (unsigned)cf_comm_size(t->comm), (unsigned)grid->n_replicas,
+        (unsigned)grid->n_stages, cf_schedule_kind_str(t->options->schedule),
+        cf_run_stages_format(&t->run, layers, sizeof(layers)),
+        cf_bytes_format(t->predicted_bytes, most, sizeof(most)));
+}
+
+void cf_training_introduce(const cf_training *t)
+{
+    const cf_model_config *c = &t->run.model.config;
+    char batch[96];
+
+    if (t->options->quiet || !cf_training_is_root(t))
+        return;
+    cf_log_info("model %s: %.1f M parameters, %u layers; backend %s",
+                t->options->model, millions(&t->run.model, false),
+                (unsigned)c->n_layers, t->run.kernels.name);
+    if (t->options->freeze != NULL)
+        frozen_print(&t->run.model, t->options->freeze);
+    data_print(t);
+    cf_log_info("%" PRIu64 " steps of %s; chunks of %u tokens, %u "
+                "retained; longest sequence %u tokens",
+                t->batches.n_steps,
+                batch_format(&t->batches, batch, sizeof(batch)),
+                (unsigned)t->need.chunk_size_tok,
+                (unsigned)t->need.params.retained_chunks_max,
+                (unsigned)t->need.longest_tok);
+    if (cf_comm_size(t->comm) > 1)
+        grid_print(t);
+    cf_validation_introduce(&t->validation);
+    cf_arena_print(&t->sizes, stderr);
+    cf_training_print_forecast(t, "from the speed of one GEMM");
+}

@@ -1,0 +1,161 @@
+/* training_size.c - what a run needs, told before a weight is loaded. */
+#include "src/training.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "src/log.h"
+#include "src/placement.h"
+
+static cf_status warmup_check(const cf_training *t)
+{
+    if (t->options->warmup_steps <= t->batches.n_steps)
+        return CF_OK;
+    cf_log_error("--warmup-steps %" PRIu64 " is more than the %" PRIu64
+                 " steps of this run: use fewer",
+                 t->options->warmup_steps, t->batches.n_steps);
+    return CF_INVALID;
+}
+
+static void observe(void *context)
+{
+    cf_training *t = context;
+
+    cf_trace_op_done(&t->trace, t->engine.op_begin, t->engine.span_s);
+    t->progress.ops_done++;
+    cf_metrics_progress(t->metrics, t->progress.step, t->progress.ops_done,
+                        t->plan.schedule.first_op[1]);
+}
+
+void cf_training_carve_engine(void *context, cf_arena *arena)
+{
+    cf_training *t = context;
+
+    cf_engine_carve(&t->engine, &t->run.model, &t->need.engine,
+                    t->options->recompute, CF_GRADIENTS_YES, arena);
+    t->engine.observe = observe;
+    t->engine.observer = t;
+}
+
+static void placing_carve(cf_training *t, cf_arena *arena)
+{
+    static const char what[] = "plan and schedule";
+    const size_t n = t->need.n_batch;
+    const uint32_t n_replicas = t->run.grid.n_replicas;
+
+    t->plan.replica = t->run.grid.replica;
+    if (n_replicas == 1)
+        return;
+    t->plan.replica_of = cf_arena_take(arena, CF_LIFETIME_RUN, what, n,
+                                       sizeof(*t->plan.replica_of));
+    t->placing.cost = cf_arena_take(arena, CF_LIFETIME_RUN, what, n,
+                                    sizeof(*t->placing.cost));
+    t->placing.load = cf_arena_take(arena, CF_LIFETIME_RUN, what, n_replicas,
+                                    sizeof(*t->placing.load));
+    t->placing.scratch = cf_arena_take(arena, CF_LIFETIME_RUN, what,
+                                       t->placing.scratch_bytes, 1);
+}
+
+void cf_training_carve(void *context, cf_arena *arena)
+{
+    cf_training *t = context;
+    size_t engine_from;
+
+    cf_model_carve(&t->run.model, CF_MODEL_TRAIN, arena);
+    cf_step_plan_carve(&t->plan, &t->need, arena);
+    placing_carve(t, arena);
+    cf_step_shares_carve(&t->shares, t->comm, &t->run.grid, arena);
+    t->ends = cf_arena_take(arena, CF_LIFETIME_RUN, "bookkeeping",
+                            cf_comm_size(t->comm), sizeof(*t->ends));
+    cf_reduction_carve(&t->reduction, t->comm, &t->run.grid, &t->run.model,
+                       arena);
+    engine_from = arena->used;
+    cf_training_carve_engine(t, arena);
+    cf_validation_carve(&t->validation, engine_from, arena);
+}
+
+/* The longest sequence is what a message about memory names. */
+static cf_status memory_size(cf_training *t)
+{
+    cf_step_plan_need need = t->need;
+
+    if (t->validation.evaluation.need.longest_tok > need.longest_tok)
+        need.longest_tok = t->validation.evaluation.need.longest_tok;
+    return cf_run_size(&t->run, cf_training_carve, t, &need, &t->sizes);
+}
+
+static cf_status bounds_set(cf_training *t)
+{
+    const cf_step_plan_params params = {
+        .n_batch = t->batches.global_batch,
+        .chunk_size_tok = t->options->chunk_size_tok,
+        .schedule = {.n_stages = t->run.grid.n_stages,
+                     .retained_chunks_max = t->options->retained_chunks_max,
+                     .kind = t->options->schedule},
+        .stage = t->run.grid.stage,
+    };
+    cf_status status =
+        cf_step_plan_bound(t->run.dataset, t->batches.drawable,
+                           t->batches.n_drawable, &params, &t->need);
+
+    if (status != CF_OK)
+        return status;
+    return cf_placement_bound(t->need.n_batch, t->run.grid.n_replicas,
+                              &t->placing.scratch_bytes);
+}
+
+cf_status cf_training_size_up(cf_training *t)
+{
+    cf_status status = cf_batches_open(t->run.dataset, t->options, &t->batches);
+
+    if (status == CF_OK)
+        status = warmup_check(t);
+    if (status == CF_OK)
+        status = bounds_set(t);
+    if (status == CF_OK)
+        status = cf_validation_open(t->options, &t->run, &t->validation);
+    if (status == CF_OK)
+        status = memory_size(t);
+    return status;
+}
+
+/* What is left of the run will take, told from the lengths of its sequences. */
+cf_status cf_training_open_forecast(cf_training *t)
+{
+    const uint64_t first_step = t->saver.start.step + 1;
+    uint32_t *batch = calloc(t->need.n_batch, sizeof(*batch));
+    cf_status status;
+
+    if (batch == NULL) {
+        cf_log_error("no memory for a batch of %zu sequences", t->need.n_batch);
+        return CF_NO_MEMORY;
+    }
+    status = cf_forecast_open(&t->run.model, &t->need, t->options->recompute,
+                              cf_comm_size(t->comm), &t->forecast);
+    if (status == CF_OK) {
+        cf_forecast_add_steps(&t->forecast, &t->batches, first_step,
+                              t->batches.n_steps, batch);
+        cf_validation_forecast(&t->validation, first_step, t->batches.n_steps,
+                               &t->forecast);
+    }
+    free(batch);
+    return status;
+}
+
+/* What the ranks need, so that rank 0 can tell the most of them. */
+cf_status cf_training_share_predicted(cf_training *t)
+{
+    const uint32_t n_ranks = cf_comm_size(t->comm);
+    const uint64_t mine = t->sizes.used;
+    uint64_t *all = calloc(n_ranks, sizeof(*all));
+    cf_status status =
+        cf_comm_agree(t->comm, all != NULL ? CF_OK : CF_NO_MEMORY);
+
+    if (status == CF_OK)
+        status = cf_comm_gather(t->comm, &mine, sizeof(mine), all);
+    for (uint32_t i = 0; i < n_ranks && status == CF_OK; i++)
+        if (all[i] > t->predicted_bytes)
+            t->predicted_bytes = (size_t)all[i];
+    free(all);
+    return status;
+}

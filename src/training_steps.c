@@ -1,0 +1,207 @@
+/* training_steps.c - the steps of a run, and what stands between two of them. */
+#include "src/training.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+#include "src/log.h"
+#include "src/placement.h"
+#include "src/signals.h"
+
+static double seconds(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* The op list of a step, cut off where the line gets too long to read. */
+static void schedule_print(const cf_training *t)
+{
+    char line[4096];
+    size_t n = cf_schedule_format(&t->plan.schedule, line, sizeof(line));
+
+    cf_log_info("%.*s%s", (int)strcspn(line, "\n"), line,
+                n < sizeof(line) ? "" : " ...");
+}
+
+/* The evaluation that follows a step, if one does. */
+cf_status cf_training_validate(cf_training *t, uint64_t step)
+{
+    const double start = seconds();
+    cf_status status;
+
+    if (!cf_validation_is_due(&t->validation, step, t->batches.n_steps))
+        return CF_OK;
+    status = cf_validation_run(&t->validation, step, t->metrics);
+    cf_arena_take_turn(&t->run.arena, t->validation.arena_from,
+                       cf_training_carve_engine, t);
+    cf_forecast_pass(&t->forecast, t->validation.forecast_s, seconds() - start);
+    if (t->validation.peak_bytes > t->peak_bytes)
+        t->peak_bytes = t->validation.peak_bytes;
+    return status;
+}
+
+/* The signal that ends the run: with several ranks one that all know of. */
+int cf_training_signal(const cf_training *t)
+{
+    return cf_comm_size(t->comm) > 1 ? t->signal : cf_signals_noted();
+}
+
+bool cf_training_goes_on(const cf_training *t, uint64_t number)
+{
+    return number <= t->batches.n_steps && cf_training_signal(t) == 0 &&
+           !cf_validation_is_over(&t->validation);
+}
+
+/* Which replica runs which sequence of the batch. */
+static cf_status place(cf_training *t, double *max_over_mean_p)
+{
+    const cf_dataset *dataset = t->run.dataset;
+    const uint32_t *len_tok = cf_dataset_lengths(dataset);
+    const uint32_t *targets = cf_dataset_target_counts(dataset);
+    const uint32_t n_replicas = t->run.grid.n_replicas;
+    double sum = 0, most = 0;
+    cf_status status;
+
+    if (n_replicas == 1)
+        return CF_OK;
+    for (size_t i = 0; i < t->plan.n_batch; i++) {
+        uint32_t sequence = t->plan.batch[i];
+
+        t->placing.cost[i] = cf_forecast_sequence_flop(
+            &t->forecast, len_tok[sequence], targets[sequence]);
+    }
+    status = cf_placement_build(t->placing.cost, t->plan.n_batch, n_replicas,
+                                t->placing.scratch, t->placing.scratch_bytes,
+                                t->plan.replica_of, t->placing.load);
+    if (status != CF_OK) {
+        cf_log_error("the sequences of a step could not be placed (%s): please "
+                     "report it with the lengths of the batch",
+                     cf_status_str(status));
+        return status;
+    }
+    for (uint32_t i = 0; i < n_replicas; i++) {
+        sum += t->placing.load[i];
+        most = t->placing.load[i] > most ? t->placing.load[i] : most;
+    }
+    *max_over_mean_p = sum > 0 ? most * n_replicas / sum : 1;
+    return CF_OK;
+}
+
+/* One step, but for what is told of it. */
+static cf_status step_run(cf_training *t, const cf_step *step, uint64_t number,
+                          cf_step_report *report)
+{
+    double max_over_mean = 1;
+    cf_status status;
+
+    t->progress.step = number;
+    t->progress.ops_done = 0;
+    status = place(t, &max_over_mean);
+    if (status == CF_OK)
+        status =
+            cf_dataset_prepare(t->run.dataset, t->plan.batch, t->plan.n_batch);
+    if (status == CF_OK)
+        status = cf_step_run(step, t->options, number, t->batches.n_steps,
+                             &t->n_updates, report);
+    report->load_max_over_mean = max_over_mean;
+    return status;
+}
+
+/* What the ranks have to agree on before the next step: whether a signal came,
+ * and whether a state is due by rank 0's clock. */
+static cf_status step_end_agree(cf_training *t, uint64_t number,
+                                bool *save_due_p)
+{
+    const cf_step_end mine = {
+        .signal = (uint64_t)cf_signals_noted(),
+        .save_due = cf_saver_is_due(&t->saver, number),
+    };
+    cf_status status;
+
+    cf_comm_note(t->comm, number, UINT32_MAX, "end of the step");
+    status = cf_comm_gather(t->comm, &mine, sizeof(mine), t->ends);
+    cf_comm_note(t->comm, 0, UINT32_MAX, NULL);
+    if (status != CF_OK)
+        return status;
+    *save_due_p = t->ends[0].save_due;
+    for (uint32_t i = 0; i < cf_comm_size(t->comm) && t->signal == 0; i++)
+        t->signal = (int)t->ends[i].signal;
+    return CF_OK;
+}
+
+/* Told, counted and saved. */
+static cf_status step_done(cf_training *t, uint64_t number,
+                           const cf_step_report *report)
+{
+    bool save_due = false;
+    cf_status status = cf_metrics_append(t->metrics, report);
+
+    if (status != CF_OK)
+        return status;
+    if (t->options->verbose && report->has_loss)
+        schedule_print(t);
+    if (report->has_loss)
+        status = cf_trace_step(&t->trace, number, &t->plan, t->engine.begin_s);
+    if (status != CF_OK)
+        return status;
+    status = step_end_agree(t, number, &save_due);
+    if (status != CF_OK)
+        return status;
+    if (save_due)
+        cf_saver_begin(&t->saver, number, t->n_updates, &t->ledger);
+    return CF_OK;
+}
+
+/* Runs up to the last step, to the one in which a signal comes, or to where
+ * --patience ends.  A state is begun before the evaluation of its step, which
+ * a resumed run makes up for. */
+cf_status cf_training_run_steps(cf_training *t)
+{
+    const cf_step step = {.dataset = t->run.dataset,
+                          .need = &t->need,
+                          .comm = t->comm,
+                          .shares = &t->shares,
+                          .model = &t->run.model,
+                          .engine = &t->engine,
+                          .plan = &t->plan,
+                          .reduction = &t->reduction,
+                          .before_update = cf_saver_release,
+                          .context = &t->saver};
+    const uint64_t first = t->saver.start.step + 1;
+    cf_status status = cf_training_validate(t, t->saver.start.step);
+
+    t->ledger = t->saver.start.ledger;
+    t->n_updates = t->saver.start.n_updates;
+    t->progress.step = t->saver.start.step;
+    for (uint64_t number = first;
+         status == CF_OK && cf_training_goes_on(t, number); number++) {
+        double start = seconds(), forecast_s;
+        cf_step_report report = {0};
+
+        t->plan.n_batch = cf_batches_at(&t->batches, number, t->plan.batch);
+        forecast_s = cf_forecast_step_s(&t->forecast, t->run.dataset,
+                                        t->plan.batch, t->plan.n_batch);
+        status = step_run(t, &step, number, &report);
+        if (status != CF_OK)
+            break;
+        cf_saver_settle(&t->saver);
+        cf_batches_count(&t->batches, number, t->plan.batch, t->plan.n_batch,
+                         &t->ledger);
+        report.step_s = seconds() - start;
+        cf_forecast_pass(&t->forecast, forecast_s, report.step_s);
+        report.eta_s = cf_forecast_remaining_s(&t->forecast);
+        if (report.peak_bytes > t->peak_bytes)
+            t->peak_bytes = report.peak_bytes;
+        status = step_done(t, number, &report);
+        if (status != CF_OK)
+            break;
+        if (number == first)
+            cf_training_print_forecast(t, "after its first step");
+        status = cf_training_validate(t, number);
+    }
+    return status;
+}
