@@ -259,11 +259,12 @@ def best(bench, batches, stages, cost, cap):
     keep at most `cap` tokens: (results, plan)."""
     found = []
     longest = max(map(max, batches))
+    retained = (1, 4) if bench.options.quick else (1, 2, 4, 8, 16)
     sizes = [size // bench.options.scale
              for size in (1024, 2048, 4096, 8192, 16384, 32768)]
     for schedule in OURS:
         for size in (size for size in sizes if 4 <= size <= cap):
-            for retain in (k for k in (1, 2, 4, 8, 16)
+            for retain in (k for k in retained
                            if k * size <= cap and (k - 1) * size < longest):
                 plan = ("--schedule", schedule, "--chunk-size", size,
                         "--retain-chunks", retain)

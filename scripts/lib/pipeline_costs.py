@@ -10,8 +10,10 @@ import json
 import re
 from dataclasses import dataclass
 
-FIELDS = {"F": "forward", "K": "forward_kept", "R": "recompute",
-          "B": "backward"}
+# Kinds that do the same work: only the last stage need not finish a forward
+# whose activations are dropped.
+FIELDS = {"forward": "FKR", "backward": "B"}
+FIELDS_OF_LAST = {"forward": "F", "forward_kept": "KR", "backward": "B"}
 TERMS = ("op", "token", "pair")
 # To and from the next stage: activations up, gradients down.
 SENDS = {">": ("act", 1), "{": ("grad", -1)}
@@ -33,7 +35,7 @@ class Op:
         return (self.kind, self.chunk, self.tokens, self.prefix, self.group)
 
     def computes(self):
-        return self.kind in FIELDS
+        return self.kind in "FKRB"
 
 
 def trace_read(path):
@@ -122,8 +124,6 @@ def fit(samples):
     of all choices of terms whose solution has no negative one.  Errors weigh
     as 1 / seconds, so that no one long op decides; below 0.1 ms they are those
     of the clock."""
-    if not samples:
-        return None
     rows = [((1.0, tokens, pairs), seconds, 1 / max(seconds, 1e-4))
             for tokens, pairs, seconds in samples]
     scale = [max(row[0][i] for row in rows) or 1.0 for i in range(3)]
@@ -171,16 +171,14 @@ def message_samples(stages):
 
 def fit_pipeline(steps):
     """The cost of every stage, from [(ops by stage, {chunk: pairs})]."""
+    n_stages = len(steps[0][0])
     stages = []
-    for stage in range(len(steps[0][0])):
-        samples = {kind: [] for kind in FIELDS}
-        for ops, pairs in steps:
-            for op in ops[stage]:
-                if op.computes():
-                    samples[op.kind].append(
-                        (op.tokens, pairs[op.chunk], op.end - op.start))
-        fits = {FIELDS[kind]: fit(found) for kind, found in samples.items()}
-        stages.append({field: terms for field, terms in fits.items() if terms})
+    for stage in range(n_stages):
+        fields = FIELDS_OF_LAST if stage == n_stages - 1 else FIELDS
+        stages.append({field: fit([
+            (op.tokens, pairs[op.chunk], op.end - op.start)
+            for ops, pairs in steps for op in ops[stage] if op.kind in kinds])
+            for field, kinds in fields.items()})
     message = fit([sample for ops, _ in steps
                    for sample in message_samples(ops)])
     del message["pair"]
@@ -196,7 +194,7 @@ def spread(cost, layers, wanted):
     first, last = cost["stages"]
 
     def layer(field, term):
-        return first[field][term] / layers[0]
+        return first.get(field, first["forward"])[term] / layers[0]
 
     def other(count):
         return {field: {term: count * layer(field, term) for term in TERMS}

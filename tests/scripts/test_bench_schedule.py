@@ -129,7 +129,8 @@ class Simulated(unittest.TestCase):
         cost = {"stages": [
             {field: {"op": rng.uniform(1, 9), "token": rng.uniform(.1, .9),
                      "pair": rng.uniform(.001, .009)}
-             for field in pipeline_costs.FIELDS.values()} for _ in range(2)],
+             for field in ("forward", "forward_kept", "recompute",
+                           "backward")} for _ in range(2)],
             "message": {"op": 3, "token": 0.5}}
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "cost.json")
@@ -142,7 +143,7 @@ class Simulated(unittest.TestCase):
         self.assertEqual([[o.what() for o in stage] for stage in ops],
                          [[o.what() for o in stage] for stage in counted])
         for stage in ops:
-            for kind in pipeline_costs.FIELDS:
+            for kind in "FKRB":
                 samples = [(o.tokens, pairs[o.chunk], 1e6 * (o.end - o.start))
                            for o in stage if o.kind == kind]
                 found = pipeline_costs.fit(samples)
