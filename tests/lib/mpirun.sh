@@ -49,7 +49,7 @@ still_running() { # still_running START_MS MILLISECONDS PIDS...
 # "RANK PID" of each rank, in order, among the processes with TEXT, such as a
 # folder, in their command line.
 ranks_of() { # ranks_of TEXT
-    for pid in $(pgrep -f -- "$1"); do
+    grep -ls -- "$1" /proc/[0-9]*/cmdline | cut -d / -f 3 | while read -r pid; do
         tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ" |
             sed -n "s/^OMPI_COMM_WORLD_RANK=\(.*\)/\1 $pid/p"
     done | sort -n
