@@ -166,8 +166,10 @@ cf_status cf_checkpoint_tensors_open(const cf_model *model,
                                     {"exp_avg_sq.", model->moment2, true}};
     cf_status status;
 
-    files[0] = (cf_checkpoint_tensors){.name = "weights.safetensors", .fd = -1};
-    files[1] = (cf_checkpoint_tensors){.name = "moments.safetensors", .fd = -1};
+    files[0] = (cf_checkpoint_tensors){.name = "weights.safetensors",
+                                       .stream = CF_FILE_STREAM_CLOSED};
+    files[1] = (cf_checkpoint_tensors){.name = "moments.safetensors",
+                                       .stream = CF_FILE_STREAM_CLOSED};
     status = file_lay_out(model, weights, 1, &files[0]);
     return status == CF_OK ? file_lay_out(model, moments, 2, &files[1])
                            : status;
@@ -210,7 +212,7 @@ const char *cf_checkpoint_tensors_create(const cf_checkpoint_tensors *file,
     return what;
 }
 
-static int write_span(const cf_checkpoint_tensors *file,
+static int write_span(cf_checkpoint_tensors *file,
                       const cf_checkpoint_span *span, uint64_t *hash_p)
 {
     size_t n_now;
@@ -219,8 +221,8 @@ static int write_span(const cf_checkpoint_tensors *file,
         n_now = smaller(span->bytes - at, AT_ONCE_BYTES);
         *hash_p += hash_pieces(span->data + at, n_now, file->element_bytes,
                                span->offset + at);
-        if (cf_write_all_at(file->fd, span->data + at, n_now,
-                            span->offset + at) != 0)
+        if (cf_file_stream_put(&file->stream, span->data + at, n_now,
+                               span->offset + at) != 0)
             return -1;
     }
     return 0;
@@ -229,26 +231,23 @@ static int write_span(const cf_checkpoint_tensors *file,
 const char *cf_checkpoint_tensors_write(cf_checkpoint_tensors *file,
                                         const char *path, uint64_t *hash_p)
 {
-    file->fd = open(path, O_WRONLY | O_CLOEXEC);
-    if (file->fd < 0)
+    if (cf_file_stream_open(&file->stream, path) != 0)
         return "open a file";
     for (size_t i = 0; i < file->n_spans; i++)
         if (write_span(file, &file->spans[i], hash_p) != 0)
             return "write the tensors";
-    return NULL;
+    return cf_file_stream_flush(&file->stream) == 0 ? NULL
+                                                    : "write the tensors";
 }
 
 const char *cf_checkpoint_tensors_sync(cf_checkpoint_tensors *file)
 {
     const char *what = NULL;
 
-    if (file->fd < 0)
-        return NULL;
-    if (fsync(file->fd) != 0)
+    if (file->stream.fd >= 0 && cf_file_stream_sync(&file->stream) != 0)
         what = "sync the tensors";
-    if (close(file->fd) != 0 && what == NULL)
+    if (cf_file_stream_close(&file->stream) != 0 && what == NULL)
         what = "close a file";
-    file->fd = -1;
     return what;
 }
 

@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "src/checkpoint_state.h"
+#include "src/file_stream.h"
 #include "src/model.h"
 
 enum {
@@ -40,7 +41,7 @@ typedef struct cf_checkpoint_tensors {
     size_t element_bytes;
     cf_checkpoint_span *spans; /* owned */
     size_t n_spans;
-    int fd; /* -1: not open */
+    cf_file_stream stream; /* between write and sync */
 } cf_checkpoint_tensors;
 
 /* Lay out both files of a model's states.  Close frees what there is, also
