@@ -4,8 +4,8 @@
     sequences of every length: what an op costs on each stage, by least squares.
  2. Trains two steps of an LMSYS-like mix, one of them with a sequence of the
     longest length, under both schedules.  ChunkSize and K are the best of a
-    grid by simulation.  Every step is also simulated: same plan, makespan
-    within some per cent.
+    grid by simulation.  Every step is also simulated, with costs from steps
+    before and behind: same plan, makespan within some per cent.
  3. Simulates the whole model on more stages with these costs, its layers split
     as chunkflow would, and the published figures with costs like the paper's.
 
@@ -210,19 +210,31 @@ class Bench:
 
 # ---- calibration ----
 
+def calibration_lengths(options):
+    """A batch of every length and a draw of the mix, none that is measured:
+    all lengths of the ladder are round, and those are faster than others."""
+    longest = 32768 // options.scale
+    lengths = [max(4, longest >> i) for i in range(8)]
+    lengths += batch(options, 32768, 101, options.sequences // 2 - 8, False)
+    return lengths + [4] * (options.sequences - len(lengths))
+
+
+def warm_lengths(options):
+    longest = 32768 // options.scale
+    return [longest // 2] + [4] * (options.sequences - 1)
+
+
 def calibrate(bench):
-    """The costs of both stages, from every length, whole and in chunks."""
-    longest = 32768 // bench.options.scale
-    lengths = [max(4, longest >> i) for i in range(1, 8)]
-    lengths += [max(4, 3 * length // 4) for length in lengths[2:]] * 2
-    warm = [max(4, min(length, longest // 16)) for length in lengths]
-    chunk = max(8, longest // 16)
+    """The costs of both stages, of sequences whole and in chunks."""
+    lengths = calibration_lengths(bench.options)
+    chunk = max(8, 32768 // bench.options.scale // 16)
     steps = []
     for plan in (("--schedule", BASELINE),
                  ("--schedule", "state-aware", "--chunk-size", chunk,
                   "--retain-chunks", 2)):
         _, pairs = bench.plan(lengths, plan)
-        for _, ops in bench.train([warm, lengths], plan):
+        for _, ops in bench.train([warm_lengths(bench.options), lengths],
+                                  plan):
             steps.append((ops, pairs))
     return pipeline_costs.fit_pipeline(steps)
 
@@ -323,23 +335,30 @@ def step_report(bench, name, lengths, plan, cost, record, ops):
 
 
 def measure(bench, cost):
-    """Two steps under both schedules: a plain draw, and one with a sequence of
-    the longest length."""
+    """Two steps under both schedules, the second chosen with a first cost: a
+    plain draw, and one with a sequence of the longest length.  Steps around
+    them calibrate again, each run for itself: a machine's speed drifts more in
+    minutes than the simulator may err."""
     options, longest = bench.options, 32768
     n = options.sequences
     names = ("plain", "one longest")
     batches = [batch(options, longest, 301 + i, n, i == 1) for i in range(2)]
     cap = cap_of(longest, MEASURED_STAGES, options.scale)
     _, plan = best(bench, batches, MEASURED_STAGES, cost, cap)
-    warm = [longest // options.scale // 2] + [4] * (n - 1)
-    reports = []
+    around = calibration_lengths(options)
+    reports, all_around = [], []
     for chosen in (("--schedule", BASELINE), plan):
-        steps = bench.train([warm, *batches], chosen)
-        for name, lengths, (record, ops) in zip(names, batches, steps):
-            reports.append(step_report(bench, name, lengths, chosen, cost,
-                                       record, ops))
-    return {"plan": plan_text(plan), "cap_tokens": cap, "steps": reports,
-            "speed_up": speed_ups(reports, names)}
+        first, *steps, last = bench.train(
+            [warm_lengths(options), around, *batches, around], chosen)
+        _, pairs = bench.plan(around, chosen)
+        steps_around = [(ops, pairs) for _, ops in (first, last)]
+        all_around += steps_around
+        cost = pipeline_costs.fit_pipeline(steps_around)
+        reports += [step_report(bench, name, lengths, chosen, cost, *step)
+                    for name, lengths, step in zip(names, batches, steps)]
+    return {"plan": plan_text(plan), "cap_tokens": cap,
+            "cost": pipeline_costs.fit_pipeline(all_around),
+            "steps": reports, "speed_up": speed_ups(reports, names)}
 
 
 def speed_ups(reports, names):
@@ -470,16 +489,15 @@ def main():
         bench.say(f"{options.layers} layers of {options.model}, lengths "
                   f"divided by {options.scale}")
         layers = bench.split(bench.model, MEASURED_STAGES)
-        cost = calibrate(bench)
+        result = measure(bench, calibrate(bench))
+        cost = result["cost"]
         cost_print(bench, cost, layers)
-        result = measure(bench, cost)
         measured_print(bench, result)
         rows = headline(bench, cost, layers)
         headline_print(bench, rows)
     if options.json:
         print(json.dumps({"load_average": load, "layers": layers,
-                          "cost": cost, "measured": result,
-                          "simulated": rows}))
+                          "measured": result, "simulated": rows}))
     wrong = [f"{r['step']}, {r['schedule']}: {text}"
              for r in result["steps"] for text in r["wrong"]]
     if wrong:

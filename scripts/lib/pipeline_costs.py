@@ -15,6 +15,8 @@ from dataclasses import dataclass
 FIELDS = {"forward": "FKR", "backward": "B"}
 FIELDS_OF_LAST = {"forward": "F", "forward_kept": "KR", "backward": "B"}
 TERMS = ("op", "token", "pair")
+CLOCK = 1e-4  # seconds
+FITS = 6  # until the weights are those of the fit
 # To and from the next stage: activations up, gradients down.
 SENDS = {">": ("act", 1), "{": ("grad", -1)}
 RECEIVES = {"<": ("act", -1), "}": ("grad", 1)}
@@ -119,13 +121,10 @@ def solve(matrix, right):
     return [rows[i][n] / rows[i][i] for i in range(n)]
 
 
-def fit(samples):
-    """Least squares of (tokens, pairs, seconds), terms not negative: the best
-    of all choices of terms whose solution has no negative one.  Errors weigh
-    as 1 / seconds, so that no one long op decides; below 0.1 ms they are those
-    of the clock."""
-    rows = [((1.0, tokens, pairs), seconds, 1 / max(seconds, 1e-4))
-            for tokens, pairs, seconds in samples]
+def fit_weighted(rows):
+    """Least squares of ((1, tokens, pairs), seconds, weight), terms not
+    negative: the best of all choices of terms whose solution has no negative
+    one."""
     scale = [max(row[0][i] for row in rows) or 1.0 for i in range(3)]
     best = None
     for n in (1, 2, 3):
@@ -147,6 +146,23 @@ def fit(samples):
                     terms[TERMS[i]] = term / scale[i]
                 best = (error, terms)
     return best[1]
+
+
+def fit(samples):
+    """The terms of (tokens, pairs, seconds).  Errors weigh as 1 / seconds, so
+    that no one long op decides, and those seconds are of the fit before: then
+    fitted and measured seconds have the same sum, where with the measured ones
+    an op that was slow by chance would count less than one that was fast.
+    Below 0.1 ms errors are those of the clock."""
+    rows = [((1.0, tokens, pairs), seconds)
+            for tokens, pairs, seconds in samples]
+    weights = [1 / max(seconds, CLOCK) for _, seconds in rows]
+    for _ in range(FITS):
+        terms = fit_weighted([(*row, weight)
+                              for row, weight in zip(rows, weights)])
+        weights = [1 / max(CLOCK, seconds(terms, tokens, pairs))
+                   for (_, tokens, pairs), _ in rows]
+    return terms
 
 
 def seconds(terms, tokens, pairs):

@@ -49,6 +49,20 @@ class Fit(unittest.TestCase):
                 pipeline_costs.seconds(found, tokens, pairs), wanted,
                 delta=0.05 * wanted)
 
+    def test_slow_ops_count_as_much_as_fast_ones(self):
+        # A tenth of the ops takes three times as long: fitted and measured
+        # seconds have the same sum all the same.
+        terms = {"op": 0.02, "token": 4e-4, "pair": 3e-8}
+        samples = [(tokens, pairs, seconds * (3 if i % 10 == 0 else 1))
+                   for i, (tokens, pairs, seconds)
+                   in enumerate(self.samples(terms))]
+        found = pipeline_costs.fit(samples)
+        wanted = sum(seconds for _, _, seconds in samples)
+        self.assertAlmostEqual(
+            sum(pipeline_costs.seconds(found, tokens, pairs)
+                for tokens, pairs, _ in samples), wanted,
+            delta=0.001 * wanted)
+
     def test_no_term_is_negative(self):
         # A line that falls: its best slope would be negative.
         found = pipeline_costs.fit([(n, 0.0, 2 - n / 1000)
