@@ -256,6 +256,7 @@ static cf_status start_agree(const cf_training *t)
 /* Everything that tells whether the run can be made, on every rank. */
 static cf_status prepare(cf_training *t)
 {
+    char text[128];
     cf_status status =
         cf_training_is_root(t)
             ? cf_output_check(t->options->output, output_mode(t->options),
@@ -266,6 +267,10 @@ static cf_status prepare(cf_training *t)
     /* One stage alone may not fit; all must know before they go on. */
     if (status == CF_OK)
         status = cf_comm_agree(t->comm, cf_training_size_up(t));
+    if (status == CF_OK)
+        status = cf_comm_agree_text(
+            t->comm, "--eval-data",
+            cf_validation_describe(&t->validation, text, sizeof(text)));
     if (status == CF_OK)
         status =
             cf_saver_find(t->options, t->batches.n_steps, t->comm, &t->saver);

@@ -77,10 +77,12 @@ static void grid_print(const cf_training *t)
     char layers[512], most[32];
 
     cf_log_info(
-        "%u ranks: %u replicas of %u stages, schedule %s; layers of the stages: "
-        "%s; memory of a rank: at most %s",
+        "%u ranks: %u replica%s of %u stage%s, schedule %s; layers of the "
+        "stages: %s; memory of a rank: at most %s",
         (unsigned)cf_comm_size(t->comm), (unsigned)grid->n_replicas,
-        (unsigned)grid->n_stages, cf_schedule_kind_str(t->options->schedule),
+        grid->n_replicas == 1 ? "" : "s", (unsigned)grid->n_stages,
+        grid->n_stages == 1 ? "" : "s",
+        cf_schedule_kind_str(t->options->schedule),
         cf_run_stages_format(&t->run, layers, sizeof(layers)),
         cf_bytes_format(t->predicted_bytes, most, sizeof(most)));
 }

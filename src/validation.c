@@ -4,8 +4,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "src/clock.h"
 #include "src/files.h"
 #include "src/log.h"
 #include "src/model_export.h"
@@ -58,6 +58,18 @@ void cf_validation_close(cf_validation *validation)
     cf_evaluation_close(&validation->evaluation);
     cf_dataset_close(validation->dataset);
     validation->dataset = NULL;
+}
+
+const char *cf_validation_describe(const cf_validation *validation, char *buf,
+                                   size_t size)
+{
+    const cf_dataset *dataset = validation->dataset;
+
+    buf[0] = '\0';
+    if (dataset != NULL)
+        (void)snprintf(buf, size, "sequences: %zu\nhash: %016" PRIx64 "\n",
+                       cf_dataset_count(dataset), cf_dataset_hash(dataset));
+    return buf;
 }
 
 static void carve(void *context, cf_arena *arena)
@@ -140,14 +152,6 @@ bool cf_validation_is_over(const cf_validation *v)
 
 /* ---- the pass ---- */
 
-static double seconds(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static void observe(void *context)
 {
     cf_validation *v = context;
@@ -203,7 +207,7 @@ static cf_status report(cf_validation *v, bool is_best, double step_s)
 cf_status cf_validation_run(cf_validation *v, uint64_t step,
                             cf_metrics *metrics)
 {
-    const double start = seconds();
+    const double start = cf_clock_s();
     bool is_best;
     double step_s;
     cf_status status;
@@ -219,7 +223,7 @@ cf_status cf_validation_run(cf_validation *v, uint64_t step,
     if (status != CF_OK || !v->evaluation.is_complete)
         return status;
     cf_comm_note(v->run->comm, 0, UINT32_MAX, NULL);
-    step_s = seconds() - start;
+    step_s = cf_clock_s() - start;
     v->peak_bytes = cf_engine_peak_bytes(&v->evaluation.engine);
     is_best = cf_best_add(&v->best, step, v->evaluation.loss);
     if (is_best && v->options->keep_best)

@@ -38,6 +38,10 @@ CF_MUST_USE cf_status cf_validation_open(const cf_options *options, cf_run *run,
                                          cf_validation *validation);
 void cf_validation_close(cf_validation *validation);
 
+/* What is evaluated, as text that ranks compare; "" without --eval-data. */
+const char *cf_validation_describe(const cf_validation *validation, char *buf,
+                                   size_t size);
+
 /* Let a pass lie over what the arena holds from offset `from` on. */
 void cf_validation_carve(cf_validation *validation, size_t from,
                          cf_arena *arena);

@@ -527,6 +527,25 @@ START_TEST(other_data_on_one_rank_is_found_before_the_first_step)
 }
 END_TEST
 
+START_TEST(other_evaluation_data_on_one_rank_is_found_too)
+{
+    sandbox box = deep_sandbox_open(false), other = deep_sandbox_open(false);
+    sandbox shared = deep_sandbox_open(false);
+    parity_command train = box_command("train", &shared);
+
+    data_set(&box, "{\"input_ids\": [1, 2, 3]}\n");
+    data_set(&other, "{\"input_ids\": [1, 3, 2]}\n");
+    command_add(&train, "--pipeline-stages", "2", "--eval-data", "data.jsonl",
+                NULL);
+    command_launch_apart(&train, box.folder, other.folder);
+    expect_one_error(&train, &shared, 2, "rank 1: --eval-data: ");
+    ck_assert(!exists(shared.folder, "run"));
+    sandbox_close(&shared);
+    sandbox_close(&other);
+    sandbox_close(&box);
+}
+END_TEST
+
 /* A folder of one name that is another one on each of two hosts. */
 START_TEST(an_output_that_is_not_shared_is_found_before_the_first_step)
 {
@@ -585,6 +604,7 @@ int main(void)
     tcase_add_test(errors, a_last_state_that_cannot_be_saved_is_told_once);
     tcase_add_test(errors,
                    other_data_on_one_rank_is_found_before_the_first_step);
+    tcase_add_test(errors, other_evaluation_data_on_one_rank_is_found_too);
     tcase_add_test(errors,
                    an_output_that_is_not_shared_is_found_before_the_first_step);
     suite_add_tcase(suite, tcase);
