@@ -27,11 +27,11 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "src/checkpoint_folder.h"
 #include "src/checkpoint_tensors.h"
+#include "src/clock.h"
 #include "src/files.h"
 #include "src/hash.h"
 #include "src/log.h"
@@ -88,14 +88,6 @@ struct cf_checkpoint {
     save_phase phase;
     bool quit;
 };
-
-static double seconds(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---- one save, in the thread ---- */
 
@@ -320,7 +312,7 @@ static void save(cf_checkpoint *c)
     } else if (c->is_root) {
         (void)cf_checkpoint_remove(c->temporary); /* (3) */
     }
-    c->save_s = seconds() - c->began_s;
+    c->save_s = cf_clock_s() - c->began_s;
     enter(c, IDLE);
 }
 
@@ -353,7 +345,7 @@ void cf_checkpoint_begin(cf_checkpoint *c, uint64_t step, uint64_t n_updates,
     c->mine = (outcome){0};
     c->failed = (failure){0};
     c->waited_s = 0;
-    c->began_s = seconds();
+    c->began_s = cf_clock_s();
     (void)snprintf(c->complete, c->path_bytes, "%s/step-%" PRIu64,
                    c->checkpoints, step);
     (void)snprintf(c->temporary, c->path_bytes,
@@ -364,13 +356,13 @@ void cf_checkpoint_begin(cf_checkpoint *c, uint64_t step, uint64_t n_updates,
 
 static void wait_while(cf_checkpoint *c, save_phase first, save_phase second)
 {
-    double start = seconds();
+    double start = cf_clock_s();
 
     pthread_mutex_lock(&c->lock);
     while (c->phase == first || c->phase == second)
         pthread_cond_wait(&c->changed, &c->lock);
     pthread_mutex_unlock(&c->lock);
-    c->waited_s += seconds() - start;
+    c->waited_s += cf_clock_s() - start;
 }
 
 void cf_checkpoint_release(cf_checkpoint *c)

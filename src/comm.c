@@ -20,6 +20,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "src/clock.h"
 #include "src/comm_state.h"
 #include "src/log.h"
 
@@ -268,14 +269,6 @@ void cf_comm_poll(cf_comm *comm)
 
 /* ---- waits ---- */
 
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
-}
-
 /* A part of the time waited so far, so that sleeping adds little to a wait,
  * and waiting takes little of a core. */
 static void rest(const cf_comm *comm, uint64_t begin_ns, unsigned n_tests)
@@ -287,7 +280,7 @@ static void rest(const cf_comm *comm, uint64_t begin_ns, unsigned n_tests)
             (void)sched_yield();
             return;
         }
-        ns = (now_ns() - begin_ns) / 16;
+        ns = (cf_clock_ns() - begin_ns) / 16;
         ns = ns < SLEEP_MIN_NS ? SLEEP_MIN_NS : ns;
         ns = ns > SLEEP_MAX_NS ? SLEEP_MAX_NS : ns;
     }
@@ -298,9 +291,9 @@ static void rest(const cf_comm *comm, uint64_t begin_ns, unsigned n_tests)
  * said of that is heard. */
 static void find_reason(cf_comm *comm)
 {
-    const uint64_t begin_ns = now_ns();
+    const uint64_t begin_ns = cf_clock_ns();
 
-    while (now_ns() - begin_ns < LOOKS_NS &&
+    while (cf_clock_ns() - begin_ns < LOOKS_NS &&
            cf_watch_poll(comm->watch) == CF_WATCH_WELL)
         (void)nanosleep(&(struct timespec){.tv_nsec = SLEEP_MAX_NS}, NULL);
 }
@@ -325,7 +318,7 @@ static cf_status wait_turn(cf_comm *comm, void *request, uint32_t peer,
 
 cf_status cf_comm_wait_for(cf_comm *comm, void *request, uint32_t peer)
 {
-    const uint64_t begin_ns = now_ns();
+    const uint64_t begin_ns = cf_clock_ns();
     const uint64_t since_ns = cf_watch_now(comm->watch);
     unsigned n_tests = 0;
 

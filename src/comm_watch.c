@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "src/clock.h"
 #include "src/log.h"
 
 enum {
@@ -79,14 +80,6 @@ struct cf_watch {
     uint64_t missed_ns;
     atomic_int verdict;
 };
-
-static uint64_t clock_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * SECOND + (uint64_t)now.tv_nsec;
-}
 
 /* State and start of a process; false: there is none. */
 static bool process_read(int32_t pid, char *state_p, uint64_t *start_p)
@@ -192,7 +185,7 @@ cf_status cf_watch_open(cf_link *world, uint32_t node, cf_watch **watch_p)
     watch->n_peers = cf_link_size(world);
     watch->alive = (message){watch->rank, ALIVE};
     watch->timeout_ns = TIMEOUT_S * SECOND;
-    watch->looked_ns = clock_ns();
+    watch->looked_ns = cf_clock_ns();
     watch->peers = calloc(watch->n_peers, sizeof(*watch->peers));
     if (watch->peers == NULL)
         status = cf_log_no_memory("the other ranks");
@@ -308,11 +301,11 @@ static void hear_all(cf_watch *watch)
  * this one stays while the others listen. */
 void cf_watch_tell(cf_watch *watch)
 {
-    const uint64_t end_ns = clock_ns() + TELLING;
+    const uint64_t end_ns = cf_clock_ns() + TELLING;
 
     (void)pthread_mutex_lock(&watch->lock);
     watch->failed = (message){watch->rank, FAILED};
-    while (clock_ns() < end_ns) {
+    while (cf_clock_ns() < end_ns) {
         for (uint32_t i = 0; i < watch->n_peers; i++) {
             watched *p = &watch->peers[i];
 
@@ -365,7 +358,7 @@ static void notice_gone(cf_watch *watch, uint32_t index)
     const watched *p = &watch->peers[index];
 
     /* To one that was stopped, all others are gone: they have told why. */
-    if (clock_ns() < atomic_load(&watch->excused_ns))
+    if (cf_clock_ns() < atomic_load(&watch->excused_ns))
         (void)decide(watch, CF_WATCH_TOLD);
     else if (decide(watch, CF_WATCH_GONE))
         cf_log_error("rank %u (host %s, process %" PRId32
@@ -421,7 +414,7 @@ cf_watch_verdict cf_watch_look(cf_watch *watch, uint32_t peer,
     /* Another thread is looking. */
     if (pthread_mutex_trylock(&watch->lock) != 0)
         return cf_watch_verdict_now(watch);
-    now_ns = clock_ns();
+    now_ns = cf_clock_ns();
     step_ns = now_ns - watch->looked_ns;
     watch->looked_ns = now_ns;
     (void)atomic_fetch_add(&watch->awake_ns,
@@ -466,7 +459,7 @@ static uint32_t find_gone(const cf_watch *watch)
 
 bool cf_watch_misses(cf_watch *watch)
 {
-    const uint64_t now_ns = clock_ns();
+    const uint64_t now_ns = cf_clock_ns();
 
     if (watch->guarded_ns != 0 && now_ns - watch->guarded_ns > STOPPED)
         atomic_store(&watch->excused_ns, now_ns + EXCUSE);

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "src/clock.h"
 #include "src/engine_chunk.h"
 
 /* ---- begin and end ---- */
@@ -13,7 +14,7 @@ static cf_status begin(cf_engine *engine, const cf_engine_batch *batch,
 {
     engine->batch = *batch;
     engine->busy_s = engine->span_s = 0;
-    engine->begin_s = cf_exchange_clock_s();
+    engine->begin_s = cf_clock_s();
     memset(engine->piece_loss, 0, plan->n_pieces * sizeof(double));
     engine->inputs_come_again = kind == CF_SCHEDULE_PAPER;
     cf_kv_state_begin_step(&engine->kv, plan, kind == CF_SCHEDULE_LONG_FIRST);
@@ -55,13 +56,13 @@ static void op_begin(cf_engine *engine, uint32_t chunk, const char *what)
 
     if (batch->comm != NULL)
         cf_comm_note(batch->comm, batch->step, chunk, what);
-    engine->op_begin = cf_exchange_clock_s() - engine->begin_s;
+    engine->op_begin = cf_clock_s() - engine->begin_s;
 }
 
 /* Returns the status that the op ended with. */
 static cf_status op_end(cf_engine *engine, cf_status status)
 {
-    engine->span_s = cf_exchange_clock_s() - engine->begin_s;
+    engine->span_s = cf_clock_s() - engine->begin_s;
     if (status == CF_OK && engine->observe != NULL)
         engine->observe(engine->observer);
     return status;

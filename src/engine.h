@@ -72,7 +72,7 @@ typedef struct cf_engine {
     bool inputs_come_again; /* a recompute receives as its forward did */
 
     /* Of the step so far, in seconds. */
-    double begin_s;  /* by cf_exchange_clock_s */
+    double begin_s;  /* by cf_clock_s */
     double busy_s;   /* in forwards, recomputes and backwards */
     double span_s;   /* to the end of the last op */
     double op_begin; /* of the last op, as span_s is its end */

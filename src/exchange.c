@@ -2,17 +2,10 @@
 #include "src/exchange.h"
 
 #include <assert.h>
-#include <time.h>
+
+#include "src/clock.h"
 
 #define NO_CHUNK UINT32_MAX
-
-double cf_exchange_clock_s(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* Whether a stage below this layer has anything to train. */
 static bool trains_below(const cf_model *model, uint32_t layer)
@@ -121,9 +114,9 @@ static cf_status hop_wait(cf_exchange *exchange, cf_hop hop)
 
     if (!end->is_open)
         return CF_OK;
-    start = cf_exchange_clock_s();
+    start = cf_clock_s();
     status = cf_comm_wait(exchange->comm, &end->request);
-    exchange->waited_s += cf_exchange_clock_s() - start;
+    exchange->waited_s += cf_clock_s() - start;
     return status;
 }
 

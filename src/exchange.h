@@ -92,7 +92,4 @@ size_t cf_exchange_bytes(const cf_exchange *exchange, uint32_t chunk);
 /* Wait for all sends. */
 CF_MUST_USE cf_status cf_exchange_end(cf_exchange *exchange);
 
-/* Seconds of a clock that only goes forward. */
-double cf_exchange_clock_s(void);
-
 #endif

@@ -2,8 +2,8 @@
 #include "src/forecast.h"
 
 #include <stdio.h>
-#include <time.h>
 
+#include "src/clock.h"
 #include "src/machine.h"
 #include "src/size.h"
 
@@ -30,14 +30,6 @@ enum {
     WALK_STEPS_MAX = 4096 /* more steps are told from these */
 };
 
-static double seconds(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* ---- the machine ---- */
 
 static size_t width_of(uint32_t n)
@@ -55,11 +47,11 @@ static double gemm_flop_per_s(const cf_kernels *k, const cf_weight *w,
     size_t n = 0;
 
     k->linear_forward(k, w, GEMM_TOK, x, y);
-    start = seconds();
+    start = cf_clock_s();
     do {
         k->linear_forward(k, w, GEMM_TOK, x, y);
         n++;
-        took = seconds() - start;
+        took = cf_clock_s() - start;
     } while (took < MEASURE_S);
     return flop * (double)n / took;
 }

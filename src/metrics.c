@@ -9,6 +9,7 @@
  */
 #include "src/metrics.h"
 
+#include "src/clock.h"
 #include "src/files.h"
 #include "src/log.h"
 #include "src/size.h"
@@ -21,7 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -51,14 +51,6 @@ struct cf_metrics {
     double drawn_s;
     char last[LINE_MAX_BYTES]; /* what the last step reported, as shown */
 };
-
-static double now_s(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* A line in memory allocates nothing once there was one as long. */
 static bool room_make(FILE *lines)
@@ -181,7 +173,7 @@ static void draw(cf_metrics *metrics, const char *line)
 {
     (void)fprintf(stderr, "\r%.*s\x1b[K", (int)columns(), line);
     metrics->is_drawn = true;
-    metrics->drawn_s = now_s();
+    metrics->drawn_s = cf_clock_s();
 }
 
 void cf_metrics_end_line(cf_metrics *metrics)
@@ -199,7 +191,7 @@ void cf_metrics_progress(cf_metrics *metrics, uint64_t step, size_t ops_done,
     size_t filled;
 
     if (metrics->quiet || !metrics->on_terminal || n_ops == 0 ||
-        now_s() - metrics->drawn_s < REDRAW_S)
+        cf_clock_s() - metrics->drawn_s < REDRAW_S)
         return;
     if (ops_done > n_ops)
         ops_done = n_ops;

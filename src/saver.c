@@ -4,18 +4,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "src/clock.h"
 #include "src/log.h"
 #include "src/resume.h"
-
-static double seconds(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---- going on ---- */
 
@@ -136,7 +128,7 @@ cf_status cf_saver_open(cf_saver *saver, cf_model *model)
         cf_log_info("going on from the state of step %" PRIu64 " in '%s'",
                     saver->start.step, saver->path);
     saver->begun_step = saver->start.step;
-    saver->begun_s = seconds();
+    saver->begun_s = cf_clock_s();
     return status;
 }
 
@@ -181,7 +173,7 @@ void cf_saver_begin(cf_saver *saver, uint64_t step, uint64_t n_updates,
 {
     cf_saver_settle(saver);
     saver->begun_step = step;
-    saver->begun_s = seconds();
+    saver->begun_s = cf_clock_s();
     saver->is_saving = true;
     cf_checkpoint_begin(saver->checkpoint, step, n_updates, ledger);
 }
@@ -191,7 +183,7 @@ bool cf_saver_is_due(const cf_saver *saver, uint64_t step)
     const cf_options *options = saver->options;
     bool by_steps = options->save_every > 0 && step % options->save_every == 0;
     bool by_time = options->save_s > 0 &&
-                   seconds() - saver->begun_s >= (double)options->save_s;
+                   cf_clock_s() - saver->begun_s >= (double)options->save_s;
 
     return by_steps || by_time;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/clock.h"
 #include "src/exchange.h"
 #include "src/files.h"
 #include "src/log.h"
@@ -48,7 +49,7 @@ cf_status cf_trace_open(const char *path, cf_comm *comm, const cf_grid *grid,
     if (path == NULL)
         return CF_OK;
     trace->comm = comm;
-    trace->begin_s = cf_exchange_clock_s();
+    trace->begin_s = cf_clock_s();
     trace->path = strdup(path);
     trace->ops = calloc(capacity + 1, sizeof(*trace->ops));
     trace->counts = calloc(cf_comm_size(comm), sizeof(*trace->counts));

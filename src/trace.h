@@ -30,7 +30,7 @@ typedef struct cf_trace {
     cf_grid grid;
     char *path;     /* owned, as all of these */
     FILE *file;     /* rank 0 */
-    double begin_s; /* by cf_exchange_clock_s: of the run */
+    double begin_s; /* by cf_clock_s: of the run */
     double step_s;  /* of the step, since then */
     size_t n_ops;   /* of this step so far */
     size_t capacity;
@@ -50,7 +50,7 @@ CF_MUST_USE cf_status cf_trace_close(cf_trace *trace);
 /* The next op of this rank's list ran. */
 void cf_trace_op_done(cf_trace *trace, double start_s, double end_s);
 
-/* A step, which began at this time of cf_exchange_clock_s, is over: all ranks'
+/* A step, which began at this time of cf_clock_s, is over: all ranks'
  * ops into the file.  Errors, logged: CF_COMM, CF_IO. */
 CF_MUST_USE cf_status cf_trace_step(cf_trace *trace, uint64_t step,
                                     const cf_step_plan *plan, double begin_s);

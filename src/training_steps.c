@@ -1,21 +1,13 @@
 /* training_steps.c - the steps of a run, and what stands between two of them. */
+#include "src/clock.h"
 #include "src/training.h"
 
 #include <inttypes.h>
 #include <string.h>
-#include <time.h>
 
 #include "src/log.h"
 #include "src/placement.h"
 #include "src/signals.h"
-
-static double seconds(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* The op list of a step, cut off where the line gets too long to read. */
 static void schedule_print(const cf_training *t)
@@ -30,7 +22,7 @@ static void schedule_print(const cf_training *t)
 /* The evaluation that follows a step, if one does. */
 cf_status cf_training_validate(cf_training *t, uint64_t step)
 {
-    const double start = seconds();
+    const double start = cf_clock_s();
     cf_status status;
 
     if (!cf_validation_is_due(&t->validation, step, t->batches.n_steps))
@@ -38,7 +30,8 @@ cf_status cf_training_validate(cf_training *t, uint64_t step)
     status = cf_validation_run(&t->validation, step, t->metrics);
     cf_arena_take_turn(&t->run.arena, t->validation.arena_from,
                        cf_training_carve_engine, t);
-    cf_forecast_pass(&t->forecast, t->validation.forecast_s, seconds() - start);
+    cf_forecast_pass(&t->forecast, t->validation.forecast_s,
+                     cf_clock_s() - start);
     if (t->validation.peak_bytes > t->peak_bytes)
         t->peak_bytes = t->validation.peak_bytes;
     return status;
@@ -179,7 +172,7 @@ cf_status cf_training_run_steps(cf_training *t)
     t->progress.step = t->saver.start.step;
     for (uint64_t number = first;
          status == CF_OK && cf_training_goes_on(t, number); number++) {
-        double start = seconds(), forecast_s;
+        double start = cf_clock_s(), forecast_s;
         cf_step_report report = {0};
 
         t->plan.n_batch = cf_batches_at(&t->batches, number, t->plan.batch);
@@ -191,7 +184,7 @@ cf_status cf_training_run_steps(cf_training *t)
         cf_saver_settle(&t->saver);
         cf_batches_count(&t->batches, number, t->plan.batch, t->plan.n_batch,
                          &t->ledger);
-        report.step_s = seconds() - start;
+        report.step_s = cf_clock_s() - start;
         cf_forecast_pass(&t->forecast, forecast_s, report.step_s);
         report.eta_s = cf_forecast_remaining_s(&t->forecast);
         if (report.peak_bytes > t->peak_bytes)

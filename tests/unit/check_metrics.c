@@ -29,7 +29,10 @@ static const cf_step_report report_of_a_step = {
 static cf_metrics *metrics_open(const char *path, uint64_t n_steps,
                                 uint32_t log_every, bool quiet)
 {
-    cf_metrics_params params = {path, n_steps, log_every, quiet};
+    cf_metrics_params params = {.path = path,
+                                .n_steps = n_steps,
+                                .log_every = log_every,
+                                .quiet = quiet};
     cf_metrics *metrics = NULL;
 
     ck_assert_int_eq(cf_metrics_open(&params, &metrics), CF_OK);
@@ -248,7 +251,10 @@ END_TEST
 
 START_TEST(a_file_that_cannot_be_written_is_named)
 {
-    cf_metrics_params params = {scratch_path("none/m.jsonl"), 1, 1, true};
+    cf_metrics_params params = {.path = scratch_path("none/m.jsonl"),
+                                .n_steps = 1,
+                                .log_every = 1,
+                                .quiet = true};
     cf_metrics *metrics = NULL;
     const char *log;
 
