@@ -184,6 +184,29 @@ double cf_forecast_sequence_flop(const cf_forecast *forecast, uint32_t len_tok,
     return n_targets > 0 ? training_flop(forecast, len_tok, n_targets) : 0;
 }
 
+double cf_forecast_op_flop(const cf_forecast *forecast, const cf_chunk *chunk,
+                           cf_op_kind kind, bool has_head)
+{
+    const double n = chunk->n_tok;
+    const double linear = n * forecast->token_flop;
+    const double attention =
+        (n * chunk->prefix_tok + pairs(n)) * forecast->pair_flop;
+    const double head =
+        has_head ? (1 + LINEAR_BACKWARD) * forecast->target_flop * n : 0;
+
+    switch (kind) {
+    case CF_OP_FORWARD:
+    case CF_OP_FORWARD_KEEP:
+    case CF_OP_RECOMPUTE:
+        return linear + attention;
+    case CF_OP_BACKWARD:
+        return linear * (LINEAR_BACKWARD + forecast->linear_again) +
+               attention * ATTENTION_BACKWARD + head;
+    default:
+        return 0; /* a message */
+    }
+}
+
 /* Sums over the data that is trained on. */
 typedef struct data_sums {
     double n_tok;
@@ -291,11 +314,17 @@ static double correction(const cf_forecast *forecast)
                                   : 1;
 }
 
-double cf_forecast_remaining_s(const cf_forecast *forecast)
+double cf_forecast_remaining_after_s(const cf_forecast *forecast,
+                                     double forecast_s)
 {
-    const double rest_s = forecast->run_s - forecast->passed_s;
+    const double rest_s = forecast->run_s - forecast->passed_s - forecast_s;
 
     return rest_s > 0 ? rest_s * correction(forecast) : 0;
+}
+
+double cf_forecast_remaining_s(const cf_forecast *forecast)
+{
+    return cf_forecast_remaining_after_s(forecast, 0);
 }
 
 const char *cf_forecast_format(const cf_forecast *forecast, char *buf,

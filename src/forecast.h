@@ -48,6 +48,11 @@ CF_MUST_USE cf_status cf_forecast_open(const cf_model *model,
 double cf_forecast_sequence_flop(const cf_forecast *forecast, uint32_t len_tok,
                                  uint32_t n_targets);
 
+/* What an op of a chunk costs, in the same unit: to tell how much of a step is
+ * done.  The head counts where the stage has it. */
+double cf_forecast_op_flop(const cf_forecast *forecast, const cf_chunk *chunk,
+                           cf_op_kind kind, bool has_head);
+
 /* What layers and head cost with data of these lengths. */
 cf_stage_costs cf_forecast_stage_costs(const cf_model *model,
                                        const cf_dataset *dataset);
@@ -80,6 +85,10 @@ void cf_forecast_pass(cf_forecast *forecast, double forecast_s,
 
 /* What is still to run, corrected by what has. */
 double cf_forecast_remaining_s(const cf_forecast *forecast);
+
+/* The same without what this much of it will take, as first forecast. */
+double cf_forecast_remaining_after_s(const cf_forecast *forecast,
+                                     double forecast_s);
 
 /* "about 31 s a step, 1h20m to the end", corrected likewise.  Returns buf. */
 const char *cf_forecast_format(const cf_forecast *forecast, char *buf,

@@ -1,4 +1,5 @@
-/* metrics.h - what a step reports: metrics.jsonl and the progress line. */
+/* metrics.h - what a step reports: metrics.jsonl, the event file for TensorBoard,
+ * and the line of progress. */
 #ifndef CF_METRICS_H
 #define CF_METRICS_H
 
@@ -6,6 +7,8 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+
+#include "src/progress.h"
 
 typedef struct cf_step_report {
     uint64_t step; /* from 1 */
@@ -47,6 +50,7 @@ typedef struct cf_metrics_params {
     bool quiet; /* no progress on standard error */
     uint32_t n_stages;
     uint32_t n_replicas;
+    const char *events; /* the folder of the event file; NULL: none */
 } cf_metrics_params;
 
 /* Cut a metrics.jsonl off behind the lines of a step, a torn line included, so
@@ -59,16 +63,17 @@ CF_MUST_USE cf_status cf_metrics_open(const cf_metrics_params *params,
                                       cf_metrics **metrics_p);
 void cf_metrics_close(cf_metrics *metrics);
 
-/* Within a step: chunk ops done of all.  On a terminal, redraws the line with a
- * bar at most ten times a second; else nothing. */
-void cf_metrics_progress(cf_metrics *metrics, uint64_t step, size_t ops_done,
-                         size_t n_ops);
+/* Whether a line within a step would be drawn now (progress.h). */
+bool cf_metrics_progress_is_due(const cf_metrics *metrics);
+
+/* Draw it. */
+void cf_metrics_progress(cf_metrics *metrics, const cf_progress_at *at);
 
 /* End a line that is drawn over, so that another may be written. */
 void cf_metrics_end_line(cf_metrics *metrics);
 
-/* One JSON line, flushed, and one line of progress.  While the disk is full the
- * lines wait in memory, told once.  Errors, logged: CF_IO. */
+/* One JSON line and one event, flushed, and one line of progress.  While the disk
+ * is full the lines wait in memory, told once.  Errors, logged: CF_IO. */
 CF_MUST_USE cf_status cf_metrics_append(cf_metrics *metrics,
                                         const cf_step_report *report);
 

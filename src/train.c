@@ -19,6 +19,7 @@
 #include "src/model_export.h"
 #include "src/output.h"
 #include "src/signals.h"
+#include "src/tfevents.h"
 #include "src/training.h"
 
 /* A file or folder of the run; the caller frees. */
@@ -53,6 +54,8 @@ static cf_status output_prepare(cf_training *t, const char *config,
     if (status == CF_OK)
         status = cf_metrics_cut(metrics, t->saver.start.step);
     if (status == CF_OK)
+        status = cf_tfevents_cut(t->options->output, t->saver.start.step);
+    if (status == CF_OK)
         status =
             cf_best_read(metrics, t->saver.start.step, &t->validation.best);
     return status;
@@ -68,6 +71,7 @@ static cf_status metrics_open(cf_training *t, const char *path)
         .quiet = t->options->quiet || !cf_training_is_root(t),
         .n_stages = t->run.grid.n_stages,
         .n_replicas = t->run.grid.n_replicas,
+        .events = cf_training_is_root(t) ? t->options->output : NULL,
     };
 
     return cf_metrics_open(&params, &t->metrics);

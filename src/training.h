@@ -53,6 +53,10 @@ typedef struct cf_training {
     struct {
         uint64_t step;
         size_t ops_done;
+        size_t chunks_done; /* whose backward has run */
+        double flop_done;   /* by cf_forecast_op_flop, as the next */
+        double flop;        /* of the step on this stage; 0: not counted yet */
+        double forecast_s;  /* of the step, as first forecast */
     } progress;
     size_t peak_bytes;
 } cf_training;

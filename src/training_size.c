@@ -17,14 +17,47 @@ static cf_status warmup_check(const cf_training *t)
     return CF_INVALID;
 }
 
+static double op_flop(const cf_training *t, const cf_op *op)
+{
+    return cf_forecast_op_flop(&t->forecast, &t->plan.chunks.chunks[op->chunk],
+                               op->kind, t->run.model.stage.is_last);
+}
+
+static void progress_draw(const cf_training *t)
+{
+    const size_t step_peak = cf_engine_peak_bytes(&t->engine);
+    const cf_progress_at at = {
+        .step = t->progress.step,
+        .chunks_done = t->progress.chunks_done,
+        .n_chunks = t->plan.chunks.n_chunks,
+        .done = t->progress.flop_done / t->progress.flop,
+        .elapsed_s = t->engine.span_s,
+        .tokens = t->plan.tokens,
+        .run_eta_s =
+            cf_forecast_remaining_after_s(&t->forecast, t->progress.forecast_s),
+        .peak_bytes = step_peak > t->peak_bytes ? step_peak : t->peak_bytes,
+    };
+
+    cf_metrics_progress(t->metrics, &at);
+}
+
+/* The next op of this stage's list has run. */
 static void observe(void *context)
 {
     cf_training *t = context;
+    const cf_schedule *s = &t->plan.schedule;
+    const cf_op *first = s->ops + s->first_op[t->need.stage];
+    const size_t n =
+        s->first_op[t->need.stage + 1] - s->first_op[t->need.stage];
+    const cf_op *op = &first[t->progress.ops_done++];
 
     cf_trace_op_done(&t->trace, t->engine.op_begin, t->engine.span_s);
-    t->progress.ops_done++;
-    cf_metrics_progress(t->metrics, t->progress.step, t->progress.ops_done,
-                        t->plan.schedule.first_op[1]);
+    t->progress.chunks_done += op->kind == CF_OP_BACKWARD;
+    t->progress.flop_done += op_flop(t, op);
+    for (size_t i = 0; i < n && t->progress.ops_done == 1; i++)
+        t->progress.flop += op_flop(t, &first[i]);
+    if (cf_metrics_progress_is_due(t->metrics))
+        progress_draw(t);
 }
 
 void cf_training_carve_engine(void *context, cf_arena *arena)

@@ -92,7 +92,8 @@ static cf_status step_run(cf_training *t, const cf_step *step, uint64_t number,
     cf_status status;
 
     t->progress.step = number;
-    t->progress.ops_done = 0;
+    t->progress.ops_done = t->progress.chunks_done = 0;
+    t->progress.flop_done = t->progress.flop = 0;
     status = place(t, &max_over_mean);
     if (status == CF_OK)
         status =
@@ -172,12 +173,12 @@ cf_status cf_training_run_steps(cf_training *t)
     t->progress.step = t->saver.start.step;
     for (uint64_t number = first;
          status == CF_OK && cf_training_goes_on(t, number); number++) {
-        double start = cf_clock_s(), forecast_s;
+        double start = cf_clock_s();
         cf_step_report report = {0};
 
         t->plan.n_batch = cf_batches_at(&t->batches, number, t->plan.batch);
-        forecast_s = cf_forecast_step_s(&t->forecast, t->run.dataset,
-                                        t->plan.batch, t->plan.n_batch);
+        t->progress.forecast_s = cf_forecast_step_s(
+            &t->forecast, t->run.dataset, t->plan.batch, t->plan.n_batch);
         status = step_run(t, &step, number, &report);
         if (status != CF_OK)
             break;
@@ -185,7 +186,7 @@ cf_status cf_training_run_steps(cf_training *t)
         cf_batches_count(&t->batches, number, t->plan.batch, t->plan.n_batch,
                          &t->ledger);
         report.step_s = cf_clock_s() - start;
-        cf_forecast_pass(&t->forecast, forecast_s, report.step_s);
+        cf_forecast_pass(&t->forecast, t->progress.forecast_s, report.step_s);
         report.eta_s = cf_forecast_remaining_s(&t->forecast);
         if (report.peak_bytes > t->peak_bytes)
             t->peak_bytes = report.peak_bytes;

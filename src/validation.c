@@ -156,9 +156,19 @@ static void observe(void *context)
 {
     cf_validation *v = context;
 
+    const size_t n_chunks = v->evaluation.plan.chunks.n_chunks;
+
     v->chunks_done++;
-    cf_metrics_progress(v->metrics, v->step, v->chunks_done,
-                        v->evaluation.plan.chunks.n_chunks);
+    if (cf_metrics_progress_is_due(v->metrics)) {
+        const cf_progress_at at = {
+            .step = v->step,
+            .chunks_done = v->chunks_done,
+            .n_chunks = n_chunks,
+            .done = (double)v->chunks_done / (double)n_chunks,
+        };
+
+        cf_metrics_progress(v->metrics, &at);
+    }
 }
 
 /* The folder of the best model; the caller frees. */

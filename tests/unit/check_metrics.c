@@ -106,7 +106,7 @@ static const char *progress_of(uint64_t n_steps, uint32_t log_every, bool quiet)
     metrics = metrics_open(NULL, n_steps, log_every, quiet);
     for (report.step = 1; report.step <= n_steps; report.step++) {
         report.eta_s = 2.5 * (double)(n_steps - report.step);
-        cf_metrics_progress(metrics, report.step, 1, 2);
+        ck_assert(!cf_metrics_progress_is_due(metrics));
         ck_assert_int_eq(cf_metrics_append(metrics, &report), CF_OK);
     }
     cf_metrics_close(metrics);
@@ -185,66 +185,166 @@ static void sleep_ms(long ms)
     (void)nanosleep(&time, NULL);
 }
 
-/* What a terminal of this width is sent for two steps; free() it. */
+/* A long step at its middle. */
+static const cf_progress_at middle_of_a_step = {
+    .step = 2,
+    .chunks_done = 11,
+    .n_chunks = 25,
+    .done = 0.5,
+    .elapsed_s = 90,
+    .tokens = 50000,
+    .run_eta_s = 3600,
+    .peak_bytes = 3ULL << 30,
+};
+
+/* A terminal's other end, and standard error as it was. */
+typedef struct terminal {
+    int master, slave, saved;
+} terminal;
+
+static terminal terminal_open(unsigned short width)
+{
+    struct winsize window = {24, width, 0, 0};
+    terminal t = {.master = posix_openpt(O_RDWR | O_NOCTTY)};
+
+    ck_assert_int_ge(t.master, 0);
+    ck_assert_int_eq(grantpt(t.master), 0);
+    ck_assert_int_eq(unlockpt(t.master), 0);
+    t.slave = open(ptsname(t.master), O_RDWR | O_NOCTTY);
+    ck_assert_int_ge(t.slave, 0);
+    ck_assert_int_eq(ioctl(t.slave, TIOCSWINSZ, &window), 0);
+    t.saved = dup(STDERR_FILENO);
+    (void)dup2(t.slave, STDERR_FILENO);
+    return t;
+}
+
+/* What it was sent; free() it. */
+static char *terminal_close(terminal *t)
+{
+    char *text = calloc(1, 8192);
+
+    (void)dup2(t->saved, STDERR_FILENO);
+    (void)close(t->slave);
+    (void)close(t->saved);
+    for (ssize_t n = 0, got; n < 8191; n += got) {
+        got = read(t->master, text + n, (size_t)(8191 - n));
+        if (got <= 0)
+            break; /* EIO: nobody writes any more */
+    }
+    (void)close(t->master);
+    return text;
+}
+
+/* Two steps, the second a long one. */
 static char *drawn_on_terminal(unsigned short width)
 {
-    int master = posix_openpt(O_RDWR | O_NOCTTY);
-    struct winsize window = {24, width, 0, 0};
     cf_step_report report = report_of_a_step;
-    char *text = calloc(1, 8192);
-    cf_metrics *metrics;
-    int saved = dup(STDERR_FILENO);
-    int slave;
+    terminal t = terminal_open(width);
+    cf_metrics *metrics = metrics_open(NULL, 2, 1, false);
 
-    ck_assert_int_ge(master, 0);
-    ck_assert_int_eq(grantpt(master), 0);
-    ck_assert_int_eq(unlockpt(master), 0);
-    slave = open(ptsname(master), O_RDWR | O_NOCTTY);
-    ck_assert_int_ge(slave, 0);
-    ck_assert_int_eq(ioctl(slave, TIOCSWINSZ, &window), 0);
-    (void)dup2(slave, STDERR_FILENO);
-    metrics = metrics_open(NULL, 2, 1, false);
     report.eta_s = 2.5;
     ck_assert_int_eq(cf_metrics_append(metrics, &report), CF_OK);
-    cf_metrics_progress(metrics, 2, 1, 4); /* too soon */
+    ck_assert(!cf_metrics_progress_is_due(metrics)); /* too soon */
     sleep_ms(150);
-    cf_metrics_progress(metrics, 2, 2, 4);
+    ck_assert(cf_metrics_progress_is_due(metrics));
+    cf_metrics_progress(metrics, &middle_of_a_step);
     report.step = 2;
     report.eta_s = 0;
     ck_assert_int_eq(cf_metrics_append(metrics, &report), CF_OK);
     cf_metrics_close(metrics);
-    (void)dup2(saved, STDERR_FILENO);
-    (void)close(slave);
-    for (ssize_t n = 0, got; n < 8191; n += got) {
-        got = read(master, text + n, (size_t)(8191 - n));
-        if (got <= 0)
-            break; /* EIO: nobody writes any more */
-    }
-    (void)close(master);
-    (void)close(saved);
-    return text;
+    return terminal_close(&t);
 }
 
-START_TEST(a_terminal_gets_one_line_drawn_over_with_a_bar_inside_long_steps)
-{
-    char *text = drawn_on_terminal(120);
+static const struct {
+    unsigned short width;
+    const char *text;
+} windows[] = {
+    {120,
+     "\rstep 1/2  loss 0.3000  lr 2e-05  20000 tok/s  peak 3.0 GiB  ETA 3s"
+     "\x1b[K"
+     "\rstep 2/2  [##########..........]  11/25 chunks  278 tok/s  loss 0.3000"
+     "  peak 3.0 GiB  ETA 1m30s, run 1h01m\x1b[K"
+     "\rstep 2/2  loss 0.3000  lr 2e-05  20000 tok/s  peak 3.0 GiB  ETA 0s"
+     "\x1b[K\r\n"},
+    {80,
+     "\rstep 1/2  loss 0.3000  lr 2e-05  20000 tok/s  peak 3.0 GiB  ETA 3s"
+     "\x1b[K"
+     "\rstep 2/2  [##########..........]  11/25 chunks  278 tok/s  loss 0.3000"
+     "\x1b[K"
+     "\rstep 2/2  loss 0.3000  lr 2e-05  20000 tok/s  peak 3.0 GiB  ETA 0s"
+     "\x1b[K\r\n"},
+    {50, "\rstep 1/2  loss 0.3000  20000 tok/s  ETA 3s\x1b[K"
+         "\rstep 2/2  [#####.....]  11/25 chunks  loss 0.3000\x1b[K"
+         "\rstep 2/2  loss 0.3000  20000 tok/s  ETA 0s\x1b[K\r\n"},
+    {23, "\rstep 1/2  loss 0.3000\x1b[K\rstep 2/2  [#####.....]"
+         "\x1b[K\rstep 2/2  loss 0.3000\x1b[K\r\n"},
+    {6, "\rstep \x1b[K\rstep \x1b[K\rstep \x1b[K\r\n"},
+};
 
-    ck_assert_str_eq(
-        text,
-        "\rstep 1/2  loss 0.3000  lr 2e-05  20000 tok/s  peak 3.0 GiB  ETA "
-        "3s\x1b[K\rstep 2/2  [##########..........] 50 %  loss 0.3000  lr "
-        "2e-05  20000 tok/s  peak 3.0 GiB  ETA 3s\x1b[K\rstep 2/2  loss 0.3000 "
-        " lr 2e-05  20000 tok/s  peak 3.0 GiB  ETA 0s\x1b[K\r\n");
+START_TEST(a_terminal_gets_one_line_that_fits_with_a_bar_inside_long_steps)
+{
+    char *text;
+
+    (void)setenv("NO_COLOR", "1", 1);
+    text = drawn_on_terminal(windows[_i].width);
+    ck_assert_str_eq(text, windows[_i].text);
     free(text);
 }
 END_TEST
 
-START_TEST(a_narrow_terminal_never_wraps)
+START_TEST(of_the_bar_what_is_done_has_a_colour_without_no_color)
 {
-    char *text = drawn_on_terminal(20);
+    char *text;
 
-    ck_assert_str_eq(text, "\rstep 1/2  loss 0.30\x1b[K\rstep 2/2  [#######"
-                           "#\x1b[K\rstep 2/2  loss 0.30\x1b[K\r\n");
+    (void)unsetenv("NO_COLOR");
+    text = drawn_on_terminal(120);
+    ck_assert_ptr_nonnull(
+        strstr(text, "[\x1b[32m##########\x1b[0m..........]"));
+    free(text);
+    (void)setenv("NO_COLOR", "", 1); /* empty is as good as unset */
+    text = drawn_on_terminal(120);
+    ck_assert_ptr_nonnull(strstr(text, "\x1b[32m"));
+    free(text);
+}
+END_TEST
+
+START_TEST(a_terminal_without_a_cursor_gets_plain_lines)
+{
+    terminal t = terminal_open(80);
+    cf_metrics *metrics;
+    char *text;
+
+    (void)setenv("TERM", "dumb", 1);
+    metrics = metrics_open(NULL, 2, 1, false);
+    ck_assert_int_eq(cf_metrics_append(metrics, &report_of_a_step), CF_OK);
+    ck_assert(!cf_metrics_progress_is_due(metrics));
+    cf_metrics_close(metrics);
+    text = terminal_close(&t);
+    ck_assert_str_eq(text, "step 1/2  loss 0.3000  lr 2e-05  20000 tok/s  peak "
+                           "3.0 GiB  ETA 0s\r\n");
+    free(text);
+}
+END_TEST
+
+START_TEST(an_evaluation_has_a_bar_too_and_a_line_that_stays)
+{
+    const cf_progress_at at = {
+        .step = 2, .chunks_done = 1, .n_chunks = 4, .done = 0.25};
+    const cf_eval_report report = evaluation_of_a_step(NULL);
+    cf_metrics *metrics;
+    terminal t = terminal_open(80);
+    char *text;
+
+    (void)setenv("NO_COLOR", "1", 1);
+    metrics = metrics_open(NULL, 2, 1, false);
+    cf_metrics_progress(metrics, &at);
+    ck_assert_int_eq(cf_metrics_append_evaluation(metrics, &report), CF_OK);
+    cf_metrics_close(metrics);
+    text = terminal_close(&t);
+    ck_assert_str_eq(
+        text, "\rstep 2/2  [#####...............]  1/4 chunks of the "
+              "evaluation\x1b[K\rstep 2/2  evaluation: "
+              "loss 0.3000  perplexity 1.35  in 1m01s  (best)\x1b[K\r\n");
     free(text);
 }
 END_TEST
@@ -295,14 +395,18 @@ int main(void)
     tcase_add_test(metrics,
                    what_is_not_finite_is_null_so_that_the_line_stays_json);
     tcase_add_test(metrics, a_pipe_gets_plain_lines_as_often_as_asked);
-    tcase_add_test(
+    tcase_add_loop_test(
         metrics,
-        a_terminal_gets_one_line_drawn_over_with_a_bar_inside_long_steps);
+        a_terminal_gets_one_line_that_fits_with_a_bar_inside_long_steps, 0,
+        (int)(sizeof(windows) / sizeof(windows[0])));
+    tcase_add_test(metrics,
+                   of_the_bar_what_is_done_has_a_colour_without_no_color);
+    tcase_add_test(metrics, a_terminal_without_a_cursor_gets_plain_lines);
+    tcase_add_test(metrics, an_evaluation_has_a_bar_too_and_a_line_that_stays);
     tcase_add_test(metrics,
                    the_line_of_an_evaluation_says_so_and_has_the_whole_result);
     tcase_add_test(metrics,
                    an_evaluation_has_a_line_of_progress_whatever_log_every);
-    tcase_add_test(metrics, a_narrow_terminal_never_wraps);
     tcase_add_test(metrics, a_file_that_cannot_be_written_is_named);
     suite_add_tcase(suite, metrics);
 
