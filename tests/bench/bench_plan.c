@@ -1,12 +1,13 @@
 /* bench_plan.c - how long planning a step takes on every rank: chunks, schedule
  * and the checks of both.
  *
- *     bench_plan [N_SEQUENCES [N_STAGES [CHUNK_SIZE [K]]]]
+ *     bench_plan [N_SEQUENCES [N_STAGES [CHUNK_SIZE [K [N_BATCHES]]]]]
  *
  * Lengths are drawn as LMSYS-Chat-1M has them by the shares that Yuan et al.
  * 2025 print, evenly over the logarithm inside a share.  Prints the median and
  * the largest time of 100 batches, or of as many as fit into some seconds: time
  * of the processor, so that others on the machine do not count.
+ * tests/scripts/check-instructions counts what they execute.
  */
 #include <math.h>
 #include <stdio.h>
@@ -152,11 +153,13 @@ int main(int argc, char **argv)
     };
     uint32_t *len_tok = allocate(n_seqs, sizeof(*len_tok));
     times_ms times[N_BATCHES_MAX];
+    const uint32_t n_batches = argument(argc, argv, 5, N_BATCHES_MAX);
     const double start = now_ms();
     uint64_t state = 20250303;
     size_t n = 0;
 
-    while (n < N_BATCHES_MAX && now_ms() - start < SECONDS_MAX * 1e3) {
+    require(n_batches > 0 && n_batches <= N_BATCHES_MAX ? CF_OK : CF_INVALID);
+    while (n < n_batches && now_ms() - start < SECONDS_MAX * 1e3) {
         for (size_t i = 0; i < n_seqs; i++)
             len_tok[i] = draw_length(&state);
         times[n++] = plan_batch(len_tok, n_seqs, chunk_size_tok, &params);
