@@ -478,6 +478,42 @@ START_TEST(a_folder_that_cannot_be_written_is_told_once)
 }
 END_TEST
 
+/* As an administrator's remount does it, under a run that goes on. */
+START_TEST(a_folder_turned_read_only_leaves_the_older_state_good)
+{
+    static const char script[] =
+        "cd \"$RUN\"/checkpoints && mount --bind . . &&\n"
+        "mount -o remount,bind,ro \"$RUN\"/checkpoints && cd / || exit 77\n"
+        "exec \"$@\"\n";
+    resumed_work work = resumed_open("qwen2-tied", "fp32");
+    uint64_t random = random_seed("read-only");
+    char *line = text_format("RUN='%s/run'; export RUN; exec unshare -rm sh "
+                             "-c '%s' sh \"$@\"",
+                             work.folder, script);
+    parity_command run;
+
+    if (system("unshare -rm true 2>/dev/null") != 0) {
+        printf("skipped: nothing to remount without unshare -rm\n");
+    } else {
+        run = resumed_command(&work, "run", 1);
+        command_add(&run, "--save-every", "4", NULL);
+        command_expect(&run, work.folder, 0);
+        command_close(&run);
+        resumed_forget(&work, 8);
+
+        run = resumed_command(&work, "run", 1);
+        command_add(&run, "--save-every", "1", "--resume", NULL);
+        command_wrap(&run, line);
+        expect_unsaved(&work, &run, "Read-only file system");
+        command_close(&run);
+        ck_assert_uint_eq(resumed_newest(&work), 8);
+        expect_resumed(&work, &random, "going on from the state of step 8");
+    }
+    free(line);
+    resumed_close(&work);
+}
+END_TEST
+
 START_TEST(a_full_disk_leaves_the_older_state_good)
 {
     /* One state has 132 KB: the second does not fit beside the first. */
@@ -571,6 +607,8 @@ int main(void)
     tcase_add_test(resume, a_damaged_state_is_skipped_with_a_warning);
     tcase_add_test(resume, a_failed_write_leaves_the_older_state_good);
     tcase_add_test(resume, a_folder_that_cannot_be_written_is_told_once);
+    tcase_add_test(resume,
+                   a_folder_turned_read_only_leaves_the_older_state_good);
     tcase_add_test(resume, a_full_disk_leaves_the_older_state_good);
     tcase_add_test(resume, export_writes_the_model_of_any_state);
     suite_add_tcase(suite, resume);
