@@ -133,6 +133,17 @@ def normal_messages(messages):
     return result
 
 
+def since(spans, first_turn, n_turns):
+    """Those of the assistant's spans that belong to first_turn and later."""
+    if first_turn == 0 or n_turns == 0:
+        return spans
+    if len(spans) != n_turns:
+        raise Failure(f"the chat template marks {len(spans)} parts of the "
+                      f"assistant's {n_turns} turns: they cannot be told "
+                      "apart; take --loss-on assistant or all")
+    return spans[first_turn:]
+
+
 class ChatTemplate:
     def __init__(self, source, tokens):
         self.tokens = tokens
@@ -142,15 +153,19 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise Failure(f"the chat template of the model folder: {error}"
                           ) from error
+        self.takes_tool_calls = "tool_calls" in source
+        self.takes_tools = "tools" in source
         self.has_generation = bool(GENERATION_TAG.search(source))
         self.header, self.ends, self.tails = "", set(), []
         if not self.has_generation:
             self._probe()
 
-    def chat(self, messages, tools, with_spans):
+    def chat(self, messages, tools, first_turn):
         """(alphabet, text, spans): the rendered chat with marks for control
-        tokens, and the spans of the text that the assistant wrote; spans is
-        None unless asked for."""
+        tokens, and the spans of the text that the assistant wrote from its
+        turn `first_turn` on (0 is the first, -1 the last); for None no spans
+        are looked for."""
+        self._check_tools(messages, tools)
         messages = normal_messages(messages)
         texts = list(strings_of(messages)) + list(strings_of(tools))
         alphabet = self.tokens.alphabet_for(texts)
@@ -162,17 +177,29 @@ class ChatTemplate:
             tools = _map_strings(tools, hide)
 
         rendered, blocks = self._render(messages, tools)
-        if not with_spans:
+        if first_turn is None:
             return alphabet, self._finish(rendered, alphabet), None
+        n_turns = sum(message["role"] == "assistant" for message in messages)
         if self.has_generation:
-            return (alphabet,
-                    *self._cut(rendered, alphabet, blocks))
+            return (alphabet, *self._cut(rendered, alphabet,
+                                         since(blocks, first_turn, n_turns)))
         text = self._finish(rendered, alphabet)
-        spans = self._spans_by_header(text, alphabet, messages)
+        spans = self._spans_by_header(text, alphabet, n_turns)
         if spans is not None:
-            return alphabet, text, spans
+            return alphabet, text, since(spans, first_turn, n_turns)
         spans = self._spans_by_brackets(rendered, alphabet, messages, tools)
-        return (alphabet, *self._cut(rendered, alphabet, spans))
+        return (alphabet, *self._cut(rendered, alphabet,
+                                     since(spans, first_turn, n_turns)))
+
+    def _check_tools(self, messages, tools):
+        """A template that knows of no tools would leave them out."""
+        if tools and not self.takes_tools:
+            raise Failure("the chat template leaves out tools; take them out "
+                          "of the data, or use a model that has them")
+        if not self.takes_tool_calls and any(message.get("tool_calls")
+                                             for message in messages):
+            raise Failure("the chat template leaves out tool_calls; write "
+                          "them as content, or use a model that has them")
 
     def _render(self, messages, tools=None, add_generation_prompt=False):
         tracker = self.environment.generation
@@ -238,7 +265,7 @@ class ChatTemplate:
                                 reverse=True)
             self.ends = {token for _, token in tails}
 
-    def _spans_by_header(self, text, alphabet, messages):
+    def _spans_by_header(self, text, alphabet, n_turns):
         """Way B; None when it does not fit."""
         opener = self.tokens.control_re.search(self.header)
         if not opener or not self.ends:
@@ -259,8 +286,7 @@ class ChatTemplate:
                 last = closing.end()
             spans.append((first, last))
             at = text.find(header, last)
-        turns = sum(message["role"] == "assistant" for message in messages)
-        return spans if len(spans) == turns else None
+        return spans if len(spans) == n_turns else None
 
     def _spans_by_brackets(self, rendered, alphabet, messages, tools):
         """Way C, in positions of the rendered text."""
