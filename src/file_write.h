@@ -15,4 +15,9 @@ typedef cf_status (*cf_file_fill)(FILE *file, const void *content);
 CF_MUST_USE cf_status cf_file_write(const char *path, cf_file_fill fill,
                                     const void *content);
 
+/* The same for a file that can be made again, such as a picture: not synced, and
+ * nothing is logged.  Errors, in errno: CF_IO, CF_NO_MEMORY. */
+CF_MUST_USE cf_status cf_file_replace(const char *path, cf_file_fill fill,
+                                      const void *content);
+
 #endif

@@ -36,6 +36,8 @@ static int command_run(const cf_options *options, cf_comm *comm)
         return cf_command_export(options, comm);
     case CF_COMMAND_SIMULATE:
         return cf_command_simulate(options);
+    case CF_COMMAND_REPORT:
+        return cf_command_report(options);
     }
     return cf_exit_code(CF_INVALID);
 }

@@ -47,6 +47,17 @@ static cf_status split(const char *word, given_option *argument_p)
     return CF_OK;
 }
 
+/* `report RUN` is `report --output=RUN`. */
+static bool is_run(const char *word, cf_command command,
+                   given_option *argument_p)
+{
+    if (command != CF_COMMAND_REPORT || word[0] == '-')
+        return false;
+    *argument_p =
+        (given_option){.name = "output", .where = "RUN", .value = word};
+    return true;
+}
+
 /* The value behind the =, or else the next word.  NULL, logged: there is none.
  * A value that begins with -- has to be written behind a =. */
 static const char *take_value(line_words *line, const given_option *argument,
@@ -124,7 +135,10 @@ static cf_status read_line(line_words *line, cf_options_draft *draft,
         given_option argument;
         cf_option_word word = {argument.name, argument.where, CF_SPELLING_FLAG};
 
-        status = split(line->words[line->next++], &argument);
+        const char *text = line->words[line->next++];
+
+        if (!is_run(text, command, &argument))
+            status = split(text, &argument);
         if (status == CF_OK)
             status = cf_option_find(command, &word, &option, &later);
         if (status != CF_OK)

@@ -21,7 +21,8 @@ typedef enum cf_command {
     CF_COMMAND_EVAL,
     CF_COMMAND_VERIFY,
     CF_COMMAND_EXPORT,
-    CF_COMMAND_SIMULATE
+    CF_COMMAND_SIMULATE,
+    CF_COMMAND_REPORT
 } cf_command;
 
 typedef enum cf_lr_schedule {

@@ -21,6 +21,8 @@ static const char *command_help(cf_command command)
         return "write a Hugging Face folder from a training state";
     case CF_COMMAND_SIMULATE:
         return "schedule a batch without a model: bubbles, peaks, timeline";
+    case CF_COMMAND_REPORT:
+        return "a run as one HTML page; DIR may stand alone, as in report RUN";
     }
     return "";
 }
@@ -30,7 +32,7 @@ void cf_help_print(FILE *file)
     (void)fputs("usage: chunkflow COMMAND [options]\n\n"
                 "Chunk-centric long-context fine-tuning.\n\n",
                 file);
-    for (unsigned command = CF_COMMAND_TRAIN; command <= CF_COMMAND_SIMULATE;
+    for (unsigned command = CF_COMMAND_TRAIN; command <= CF_COMMAND_REPORT;
          command++)
         (void)fprintf(file, "  %-8s %s\n", cf_command_name(command),
                       command_help(command));

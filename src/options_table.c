@@ -15,6 +15,7 @@
 #define VERIFY   (1U << CF_COMMAND_VERIFY)
 #define SIMULATE (1U << CF_COMMAND_SIMULATE)
 #define EXPORT   (1U << CF_COMMAND_EXPORT)
+#define REPORT   (1U << CF_COMMAND_REPORT)
 #define STEP     (TRAIN | VERIFY) /* commands that run an optimizer step's loss */
 #define ALL      (TRAIN | EVAL | VERIFY)
 #define EVERY    (ALL | EXPORT | SIMULATE)
@@ -87,8 +88,8 @@ const cf_option cf_option_table[] = {
      .help = "how often each --data is drawn, as in 3,1"},
     {.name = "lengths", .metavar = "FILE", .commands = SIMULATE,
      FIELD(TEXT, lengths), .help = "a length in tokens a line, for --data"},
-    {.name = "output", .metavar = "DIR", .commands = TRAIN | EXPORT,
-     .required = TRAIN | EXPORT,
+    {.name = "output", .metavar = "DIR", .commands = TRAIN | EXPORT | REPORT,
+     .required = TRAIN | EXPORT | REPORT,
      FIELD(TEXT, output), .help = "run folder"},
     {.name = "overwrite", .commands = TRAIN, .once = true,
      FIELD(FLAG, overwrite), .help = "replace an earlier run in it"},
@@ -249,9 +250,9 @@ const cf_option cf_option_table[] = {
     {.name = "config", .metavar = "FILE", .commands = EVERY,
      .kind = CF_OPTION_CONFIG,
      .help = "YAML with these names, _ for -; flags win"},
-    {.name = "help", .commands = EVERY, .kind = CF_OPTION_HELP,
+    {.name = "help", .commands = EVERY | REPORT, .kind = CF_OPTION_HELP,
      .help = "this page"},
-    {.name = "version", .commands = EVERY, .kind = CF_OPTION_VERSION,
+    {.name = "version", .commands = EVERY | REPORT, .kind = CF_OPTION_VERSION,
      .help = "the version"},
 };
 /* clang-format on */
@@ -283,6 +284,7 @@ static const command_row commands[] = {
     {"plan", CF_COMMAND_TRAIN, true},
     {"simulate", CF_COMMAND_SIMULATE, false},
     {"export", CF_COMMAND_EXPORT, false},
+    {"report", CF_COMMAND_REPORT, false},
 };
 
 enum {

@@ -16,12 +16,32 @@
 
 /* Everything that a run writes, now or in an earlier version. */
 static const char *const run_files[] = {
-    "config.yaml",  "metrics.jsonl",    "events.out.tfevents.*",
-    "ledger.json",  "checkpoints",      "model",
-    "model.tmp*",   "model.old",        "adapter",
-    "schedule.svg", "loss.svg",         "lengths.svg",
-    "memory.svg",   "config.yaml.tmp*", "ledger.json.tmp*",
-    "best",         "best.tmp*",        "best.old",
+    "config.yaml",
+    "metrics.jsonl",
+    "events.out.tfevents.*",
+    "ledger.json",
+    "checkpoints",
+    "model",
+    "model.tmp*",
+    "model.old",
+    "adapter",
+    "schedule.svg",
+    "loss.svg",
+    "lengths.svg",
+    "memory.svg",
+    "config.yaml.tmp*",
+    "ledger.json.tmp*",
+    "best",
+    "best.tmp*",
+    "best.old",
+    "run.json",
+    "run.json.tmp*",
+    "report.html",
+    "schedule.svg.tmp",
+    "loss.svg.tmp",
+    "lengths.svg.tmp",
+    "memory.svg.tmp",
+    "report.html.tmp",
 };
 
 static bool is_run_file(const char *name)

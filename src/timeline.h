@@ -16,6 +16,9 @@ typedef struct cf_timeline {
     const cf_chunk_plan *plan;
     const cf_schedule *schedule;
     const cf_simulation *simulation; /* with times */
+    const char *what; /* in front of the picture's heading, as "Step 7, "; NULL:
+                         nothing */
+    const char *unit; /* of time, as "s"; NULL: that of a cost */
 } cf_timeline;
 
 /* Each takes a cf_timeline as its content, and returns CF_IO when a write

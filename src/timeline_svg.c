@@ -1,33 +1,23 @@
 /* timeline_svg.c - see timeline.h: the picture.
  *
- * The two colours are told apart by every eye (Okabe and Ito 2008) and by a
- * printer, which sees dark and light; kinds of forwards differ in their filling
- * besides, and every box that has room carries its letter.
+ * Kinds of forwards differ in their filling besides their colour, and every box
+ * that has room carries its letter.
  */
 #include "src/timeline.h"
 
 #include <inttypes.h>
 #include <math.h>
 
+#include "src/svg.h"
+
 enum {
     LEFT = 70,
-    TOP = 64,
+    TOP = 68,
     PLOT_WIDTH = 1200,
     LANE = 34, /* height of a box */
     GAP = 12,
     LETTER = 8 /* width of one, about */
 };
-
-static const char head[] =
-    "<style>text{font:12px sans-serif}.h{font-size:15px}.m{text-anchor:middle}"
-    ".e{text-anchor:end}.w{fill:#fff}.i{fill:#eee}.F,.K,.R,.B{stroke:#fff;"
-    "stroke-width:.6}.K{fill:#0072b2}.B{fill:#e69f00}.F{fill:#fff;stroke:"
-    "#0072b2;stroke-dasharray:3 2}.R{fill:url(#r);stroke:#0072b2}.g0{fill:#000}"
-    ".g1{fill:#999}.t{stroke:#666}</style>\n"
-    "<defs><pattern id=\"r\" width=\"6\" height=\"6\" patternUnits=\""
-    "userSpaceOnUse\" patternTransform=\"rotate(45)\"><rect width=\"6\" "
-    "height=\"6\" fill=\"#fff\"/><rect width=\"2\" height=\"6\" fill=\"#7fb8d8"
-    "\"/></pattern></defs>\n";
 
 typedef struct canvas {
     FILE *file;
@@ -65,8 +55,10 @@ static void draw_box(void *context, const cf_timeline_op *op)
         (void)fprintf(c->file,
                       "<text class=\"m%s\" x=\"%.2f\" y=\"%d\">%c%" PRIu32
                       "</text>\n",
-                      op->letter == 'K' ? " w" : "", x + width / 2,
-                      y + LANE / 2 + 4, op->letter, op->index);
+                      op->letter == 'K'   ? " w"
+                      : op->letter == 'B' ? " k"
+                                          : "",
+                      x + width / 2, y + LANE / 2 + 4, op->letter, op->index);
 }
 
 static void draw_lanes(const canvas *c, uint32_t n_stages)
@@ -80,27 +72,19 @@ static void draw_lanes(const canvas *c, uint32_t n_stages)
                       lane_top(s), PLOT_WIDTH, LANE);
 }
 
-/* 1, 2 or 5 times a power of ten: 5 to 12 of them in the whole. */
-static double tick_of(double makespan)
-{
-    double power = pow(10, floor(log10(makespan)));
-
-    if (makespan / power < 2.5)
-        return power / 5;
-    return makespan / power < 5 ? power / 2 : power;
-}
-
 static void draw_axis(const canvas *c, double makespan, int y)
 {
-    const double tick = tick_of(makespan);
+    const double tick = cf_svg_tick(makespan);
 
     for (int i = 0; i * tick <= makespan; i++) {
         double x = LEFT + i * tick * c->width_per_unit;
 
         (void)fprintf(c->file,
                       "<path class=\"t\" d=\"M%.2f %dv5\"/><text class=\"m\" "
-                      "x=\"%.2f\" y=\"%d\">%.6g</text>\n",
-                      x, y, x, y + 18, i * tick);
+                      "x=\"%.2f\" y=\"%d\">%.6g%s%s</text>\n",
+                      x, y, x, y + 18, i * tick,
+                      c->timeline->unit != NULL ? " " : "",
+                      c->timeline->unit != NULL ? c->timeline->unit : "");
     }
 }
 
@@ -112,36 +96,38 @@ static void draw_legend(const canvas *c)
         const char *text;
     } keys[] = {
         {'K', 0, "forward, activations kept"},
-        {'F', 190, "forward, dropped"},
-        {'R', 330, "recompute"},
-        {'B', 430, "backward"},
+        {'F', 205, "forward, dropped"},
+        {'R', 355, "recompute"},
+        {'B', 460, "backward"},
     };
 
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
         (void)fprintf(c->file,
-                      "<rect class=\"%c\" x=\"%d\" y=\"36\" width=\"16\" "
-                      "height=\"12\"/><text x=\"%d\" y=\"46\">%s</text>\n",
+                      "<rect class=\"%c\" x=\"%d\" y=\"40\" width=\"16\" "
+                      "height=\"12\"/><text x=\"%d\" y=\"51\">%s</text>\n",
                       keys[i].letter, LEFT + keys[i].x, LEFT + keys[i].x + 22,
                       keys[i].text);
     (void)fprintf(c->file,
-                  "<rect class=\"i\" x=\"%d\" y=\"36\" width=\"16\" height=\""
-                  "12\"/><text x=\"%d\" y=\"46\">idle</text>\n<rect class=\""
-                  "g0\" x=\"%d\" y=\"41\" width=\"16\" height=\"4\"/><text "
-                  "x=\"%d\" y=\"46\">chunk of a long sequence</text>\n",
-                  LEFT + 520, LEFT + 542, LEFT + 590, LEFT + 612);
+                  "<rect class=\"i\" x=\"%d\" y=\"40\" width=\"16\" height=\""
+                  "12\"/><text x=\"%d\" y=\"51\">idle</text>\n<rect class=\""
+                  "g0\" x=\"%d\" y=\"45\" width=\"16\" height=\"4\"/><text "
+                  "x=\"%d\" y=\"51\">chunk of a long sequence</text>\n",
+                  LEFT + 560, LEFT + 582, LEFT + 630, LEFT + 652);
 }
 
 static void draw_title(const canvas *c)
 {
     const cf_simulation *simulation = c->timeline->simulation;
-    char heading[128];
+    const char *unit = c->timeline->unit;
+    char heading[128], line[256];
 
     (void)cf_timeline_heading(c->timeline, heading, sizeof(heading));
-    (void)fprintf(c->file,
-                  "<text class=\"h\" x=\"%d\" y=\"22\">%s: bubble %.1f %%, "
-                  "makespan %.6g</text>\n",
-                  LEFT, heading, 100 * simulation->bubble_ratio,
-                  simulation->makespan);
+    (void)snprintf(line, sizeof(line),
+                   "%s%s: bubble %.1f %%, makespan %.4g%s%s",
+                   c->timeline->what != NULL ? c->timeline->what : "", heading,
+                   100 * simulation->bubble_ratio, simulation->makespan,
+                   unit != NULL ? " " : "", unit != NULL ? unit : "");
+    cf_svg_heading(c->file, LEFT, line);
 }
 
 cf_status cf_timeline_write_svg(FILE *file, const void *content)
@@ -154,18 +140,13 @@ cf_status cf_timeline_write_svg(FILE *file, const void *content)
                 .timeline = timeline,
                 .width_per_unit = makespan > 0 ? PLOT_WIDTH / makespan : 0};
 
-    (void)fprintf(file,
-                  "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d "
-                  "%d\" width=\"%d\">\n<rect width=\"100%%\" height=\"100%%\" "
-                  "fill=\"#fff\"/>\n%s",
-                  LEFT + PLOT_WIDTH + 30, bottom + 30, LEFT + PLOT_WIDTH + 30,
-                  head);
+    cf_svg_begin(file, LEFT + PLOT_WIDTH + 30, bottom + 30);
     draw_title(&c);
     draw_legend(&c);
     draw_lanes(&c, n_stages);
     cf_timeline_visit(timeline, draw_box, &c);
     if (makespan > 0)
         draw_axis(&c, makespan, bottom);
-    (void)fputs("</svg>\n", file);
+    cf_svg_end(file);
     return ferror(file) ? CF_IO : CF_OK;
 }

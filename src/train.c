@@ -95,12 +95,20 @@ static cf_status output_begin(cf_training *t)
 {
     char *config = output_path(t, "config.yaml");
     char *metrics = output_path(t, "metrics.jsonl");
-    cf_status status = config != NULL && metrics != NULL ? CF_OK : CF_NO_MEMORY;
+    char *facts = output_path(t, "run.json");
+    cf_status status = config != NULL && metrics != NULL && facts != NULL
+                           ? CF_OK
+                           : CF_NO_MEMORY;
 
     if (status == CF_OK && cf_training_is_root(t))
         status = output_prepare(t, config, metrics);
+    if (status == CF_OK && cf_training_is_root(t))
+        status = cf_training_write_facts(t, facts);
     if (status == CF_OK)
         status = metrics_open(t, metrics);
+    if (status == CF_OK)
+        status = cf_pictures_open(t->options->output, t->comm, &t->run.grid,
+                                  t->need.schedule.n_ops, &t->pictures);
     if (status == CF_OK)
         status = cf_trace_open(t->options->trace, t->comm, &t->run.grid,
                                t->need.schedule.n_ops, &t->trace);
@@ -110,6 +118,7 @@ static cf_status output_begin(cf_training *t)
     if (status == CF_OK)
         status = cf_comm_broadcast(t->comm, 0, &t->validation.best,
                                    sizeof(t->validation.best));
+    free(facts);
     free(metrics);
     free(config);
     return status;
@@ -149,9 +158,15 @@ static cf_status output_end(cf_training *t)
     return status;
 }
 
-/* Leave the state behind and say how to go on. */
+/* Leave the state behind, and say what was read and how to go on. */
 static void stopped(const cf_training *t, int signal)
 {
+    char line[256];
+
+    if (!t->options->quiet) {
+        cf_ledger_format(&t->ledger, line, sizeof(line));
+        cf_log_info("so far: %s", line);
+    }
     cf_log_info("stopped by %s after step %" PRIu64 " of %" PRIu64
                 ", whose state is in '%s/checkpoints'; the same command with "
                 "--resume goes on",
@@ -167,9 +182,11 @@ static cf_status train_steps(cf_training *t)
     int signal;
 
     cf_signals_open();
+    cf_training_draw_lengths(t);
     status = cf_training_run_steps(t);
     if (status != CF_OK)
         return status;
+    cf_training_draw_curves(t);
     cf_saver_finish(&t->saver, t->progress.step, t->n_updates, &t->ledger);
     signal = cf_training_signal(t);
     cf_signals_close();
@@ -310,6 +327,7 @@ static cf_status train(cf_training *t)
                      ? train_steps(t)
                      : already_trained(t);
     closed = cf_trace_close(&t->trace);
+    cf_pictures_close(&t->pictures);
     cf_metrics_close(t->metrics);
     return status == CF_OK ? closed : status;
 }

@@ -3,6 +3,7 @@
  *
  * training_size.c   what the run needs: bounds, memory, time
  * training_print.c  what a person is told before the first step
+ * training_facts.c  what is written of it for the eye: run.json and pictures
  * training_steps.c  the steps, with what stands between two of them
  */
 #ifndef CF_TRAINING_H
@@ -11,6 +12,7 @@
 #include <stdbool.h>
 
 #include "src/forecast.h"
+#include "src/pictures.h"
 #include "src/run.h"
 #include "src/saver.h"
 #include "src/step.h"
@@ -20,7 +22,8 @@
 /* What each rank says between two steps. */
 typedef struct cf_step_end {
     uint64_t signal;   /* that it has noted; 0: none */
-    uint64_t save_due; /* rank 0 decides */
+    uint64_t save_due; /* rank 0 decides, as on the next */
+    uint64_t draw_due; /* the pictures */
 } cf_step_end;
 
 typedef struct cf_training {
@@ -47,6 +50,7 @@ typedef struct cf_training {
     size_t predicted_bytes; /* most over ranks */
     cf_metrics *metrics;
     cf_trace trace;
+    cf_pictures pictures;
     cf_saver saver;
     cf_ledger ledger;
     uint64_t n_updates;
@@ -88,6 +92,17 @@ void cf_training_carve_engine(void *training, cf_arena *arena);
 
 void cf_training_introduce(const cf_training *t);
 void cf_training_print_forecast(const cf_training *t, const char *basis);
+
+/* ---- training_facts.c ---- */
+
+/* What the run is, into run.json: versions, model, data, plan, memory.  Errors,
+ * logged: CF_IO, CF_NO_MEMORY. */
+CF_MUST_USE cf_status cf_training_write_facts(const cf_training *t,
+                                              const char *path);
+
+/* lengths.svg; loss.svg and memory.svg as they are by now. */
+void cf_training_draw_lengths(cf_training *t);
+void cf_training_draw_curves(cf_training *t);
 
 /* ---- training_steps.c ---- */
 

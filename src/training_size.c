@@ -52,6 +52,7 @@ static void observe(void *context)
     const cf_op *op = &first[t->progress.ops_done++];
 
     cf_trace_op_done(&t->trace, t->engine.op_begin, t->engine.span_s);
+    cf_pictures_op_done(&t->pictures, t->engine.op_begin, t->engine.span_s);
     t->progress.chunks_done += op->kind == CF_OP_BACKWARD;
     t->progress.flop_done += op_flop(t, op);
     for (size_t i = 0; i < n && t->progress.ops_done == 1; i++)

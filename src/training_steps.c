@@ -94,6 +94,7 @@ static cf_status step_run(cf_training *t, const cf_step *step, uint64_t number,
     t->progress.step = number;
     t->progress.ops_done = t->progress.chunks_done = 0;
     t->progress.flop_done = t->progress.flop = 0;
+    cf_pictures_begin_step(&t->pictures);
     status = place(t, &max_over_mean);
     if (status == CF_OK)
         status =
@@ -106,13 +107,15 @@ static cf_status step_run(cf_training *t, const cf_step *step, uint64_t number,
 }
 
 /* What the ranks have to agree on before the next step: whether a signal came,
- * and whether a state is due by rank 0's clock. */
+ * and whether a state, or pictures, are due by rank 0's clock. */
 static cf_status step_end_agree(cf_training *t, uint64_t number,
-                                bool *save_due_p)
+                                cf_step_end *end_p)
 {
     const cf_step_end mine = {
         .signal = (uint64_t)cf_signals_noted(),
         .save_due = cf_saver_is_due(&t->saver, number),
+        .draw_due =
+            number == t->batches.n_steps || cf_pictures_are_due(&t->pictures),
     };
     cf_status status;
 
@@ -121,17 +124,32 @@ static cf_status step_end_agree(cf_training *t, uint64_t number,
     cf_comm_note(t->comm, 0, UINT32_MAX, NULL);
     if (status != CF_OK)
         return status;
-    *save_due_p = t->ends[0].save_due;
+    *end_p = t->ends[0];
     for (uint32_t i = 0; i < cf_comm_size(t->comm) && t->signal == 0; i++)
         t->signal = (int)t->ends[i].signal;
     return CF_OK;
 }
 
-/* Told, counted and saved. */
+/* The pictures, this step's schedule among them when it had ops. */
+static cf_status draw(cf_training *t, uint64_t number, bool has_ops)
+{
+    cf_status status = CF_OK;
+
+    if (has_ops)
+        status = cf_pictures_collect(&t->pictures, number, &t->plan);
+    if (status != CF_OK)
+        return status;
+    if (has_ops)
+        cf_pictures_draw_schedule(&t->pictures, number, &t->plan);
+    cf_training_draw_curves(t);
+    return CF_OK;
+}
+
+/* Told, counted, drawn and saved. */
 static cf_status step_done(cf_training *t, uint64_t number,
                            const cf_step_report *report)
 {
-    bool save_due = false;
+    cf_step_end end = {0};
     cf_status status = cf_metrics_append(t->metrics, report);
 
     if (status != CF_OK)
@@ -142,10 +160,12 @@ static cf_status step_done(cf_training *t, uint64_t number,
         status = cf_trace_step(&t->trace, number, &t->plan, t->engine.begin_s);
     if (status != CF_OK)
         return status;
-    status = step_end_agree(t, number, &save_due);
+    status = step_end_agree(t, number, &end);
+    if (status == CF_OK && end.draw_due)
+        status = draw(t, number, report->has_loss);
     if (status != CF_OK)
         return status;
-    if (save_due)
+    if (end.save_due)
         cf_saver_begin(&t->saver, number, t->n_updates, &t->ledger);
     return CF_OK;
 }

@@ -518,7 +518,7 @@ START_TEST(a_full_disk_leaves_the_older_state_good)
 {
     /* One state has 132 KB: the second does not fit beside the first. */
     static const char script[] =
-        "mount -t tmpfs -o size=264k none \"$RUN\" || exit 77\n"
+        "mount -t tmpfs -o size=304k none \"$RUN\" || exit 77\n"
         "\"$@\"; code=$?\n"
         "test -e \"$RUN\"/checkpoints/step-1/state.json || exit 78\n"
         "\"$1\" export --output \"$RUN\" --step 1 --quiet || exit 79\n"
