@@ -197,6 +197,15 @@ static bool show(const char *word)
     return true;
 }
 
+/* --completion SHELL. */
+static cf_status show_completion(const char *shell)
+{
+    if (shell != NULL && cf_completion_print(stdout, shell))
+        return CF_OK;
+    cf_log_error("--completion: needs the name of a shell, bash or zsh");
+    return CF_INVALID;
+}
+
 cf_status cf_options_open(int argc, char **argv, cf_options *options_p,
                           cf_options_outcome *outcome_p)
 {
@@ -214,6 +223,11 @@ cf_status cf_options_open(int argc, char **argv, cf_options *options_p,
         *options_p = options;
         *outcome_p = CF_OPTIONS_SHOWN;
         return CF_OK;
+    }
+    if (strcmp(argv[1], "--completion") == 0) {
+        *options_p = options;
+        *outcome_p = CF_OPTIONS_SHOWN;
+        return show_completion(argc > 2 ? argv[2] : NULL);
     }
     status = cf_command_find(argv[1], &options.command);
     if (status == CF_OK)

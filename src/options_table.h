@@ -146,4 +146,10 @@ CF_MUST_USE cf_status cf_options_read_file(const char *path,
 void cf_help_print(FILE *file);
 void cf_help_print_command(FILE *file, cf_command command);
 
+/* ---- --completion (options_completion.c) ---- */
+
+/* What a shell needs to complete commands, options and their values.  False:
+ * there is no such shell here, and nothing was written. */
+bool cf_completion_print(FILE *file, const char *shell);
+
 #endif
