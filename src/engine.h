@@ -21,6 +21,7 @@
 #include "src/exchange.h"
 #include "src/kv_state.h"
 #include "src/model.h"
+#include "src/op_times.h"
 #include "src/stage_inputs.h"
 
 /* The most of everything that any step of the run needs (see step_plan.h). */
@@ -78,6 +79,7 @@ typedef struct cf_engine {
     double op_begin; /* of the last op, as span_s is its end */
     cf_engine_observer observe;
     void *observer;
+    cf_op_times *times; /* borrowed; NULL: nobody wants them */
 } cf_engine;
 
 /* Whether a backward does anything on this stage. */

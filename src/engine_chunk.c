@@ -21,9 +21,11 @@ cf_status cf_engine_chunk_begin(cf_engine *engine, const cf_chunk_plan *plan,
 {
     const cf_kernels *k = engine->kernels;
     const cf_model *model = engine->model;
+    const cf_time_mark mark = cf_op_times_mark(engine->times);
 
     cf_chunk_input_read(&engine->input, engine->batch.dataset,
                         engine->batch.sequences, plan, chunk);
+    cf_op_times_count(engine->times, CF_TIME_DATA, mark);
     k->rope_table(k, plan->chunks[chunk].n_tok, engine->input.positions,
                   model->config.head_dim / 2, model->inv_freq,
                   model->rope_factor, engine->cos, engine->sin);

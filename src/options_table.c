@@ -227,7 +227,7 @@ const cf_option cf_option_table[] = {
     {.name = "quiet", .commands = EVERY & ~SIMULATE,
      FIELD(FLAG, quiet), .help = "no progress"},
     {.name = "verbose", .commands = TRAIN,
-     FIELD(FLAG, verbose), .help = "print the op list of every step"},
+     FIELD(FLAG, verbose), .help = "op list and times of every step"},
     {.name = "replicas", .metavar = "N", .commands = SIMULATE,
      WHOLE(32, replicas, COUNT, 1, 65536), .initial = "1",
      .help = "that the sequences are placed on"},

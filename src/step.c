@@ -35,6 +35,8 @@ cf_status cf_step_gradients(const cf_step *step, uint64_t number,
                             &cf_engine_callbacks, step->engine, &where);
     if (status == CF_OK)
         status = cf_engine_end_step(step->engine);
+    cf_op_times_add(step->engine->times, CF_TIME_MESSAGES,
+                    step->engine->exchange.waited_s);
     if (status != CF_OK) {
         if (status != CF_NOT_FINITE && status != CF_COMM)
             cf_log_error("step %" PRIu64 ": op %zu failed (%s)", number,
@@ -102,20 +104,75 @@ static cf_status results_share(const cf_step *step, double loss,
     return cf_step_shares_results(step->shares, &mine, report);
 }
 
+/* What a reduction does beside its operations: with several ranks, messages. */
+static void reduction_count(const cf_step *step, cf_time_mark mark)
+{
+    const bool is_alone = cf_comm_size(step->comm) == 1;
+
+    cf_op_times_count(step->engine->times,
+                      is_alone ? CF_TIME_REDUCTIONS : CF_TIME_MESSAGES, mark);
+}
+
 /* Forward, backward, and the exchange with other ranks. */
 static cf_status gradients_run(const cf_step *step, uint64_t number,
                                cf_step_report *report, double *loss_p)
 {
+    cf_time_mark mark;
     cf_status status;
 
     cf_reduction_begin_step(step->reduction, number);
     status = cf_step_gradients(step, number, loss_p);
+    mark = cf_op_times_mark(step->engine->times);
     if (status == CF_OK)
         status = cf_reduction_gradients(step->reduction);
     if (status == CF_OK)
         status = cf_reduction_norm(step->reduction, &report->grad_norm);
+    reduction_count(step, mark);
     if (status == CF_OK)
         status = norm_check(step, number, report->grad_norm);
+    return status;
+}
+
+/* The chunks and the schedule of the step, and what the ranks tell each other of
+ * them. */
+static cf_status plan_build(const cf_step *step, uint64_t number)
+{
+    cf_op_times *times = step->engine->times;
+    cf_time_mark mark = cf_op_times_mark(times);
+    cf_status status =
+        cf_step_plan_build(step->plan, step->dataset, step->need);
+
+    cf_op_times_count(times, CF_TIME_DATA, mark);
+    mark = cf_op_times_mark(times);
+    if (status == CF_OK)
+        status = cf_step_shares_plan(step->shares, step->plan, number);
+    cf_op_times_count(times, CF_TIME_MESSAGES, mark);
+    return status;
+}
+
+/* A state that is being saved reads what the update changes. */
+static void before_update(const cf_step *step)
+{
+    const cf_time_mark mark = cf_op_times_mark(step->engine->times);
+
+    if (step->before_update != NULL)
+        step->before_update(step->context);
+    cf_op_times_count(step->engine->times, CF_TIME_SAVING, mark);
+}
+
+/* The new weights everywhere, and the report. */
+static cf_status weights_share(const cf_step *step, double loss,
+                               cf_step_report *report)
+{
+    cf_time_mark mark = cf_op_times_mark(step->engine->times);
+    cf_status status = cf_reduction_weights(step->reduction);
+
+    reduction_count(step, mark);
+    if (status != CF_OK)
+        return status;
+    mark = cf_op_times_mark(step->engine->times);
+    status = results_share(step, loss, report);
+    cf_op_times_count(step->engine->times, CF_TIME_MESSAGES, mark);
     return status;
 }
 
@@ -125,11 +182,8 @@ cf_status cf_step_run(const cf_step *step, const cf_options *options,
 {
     const cf_step_plan *plan = step->plan;
     double loss;
-    cf_status status =
-        cf_step_plan_build(step->plan, step->dataset, step->need);
+    cf_status status = plan_build(step, number);
 
-    if (status == CF_OK)
-        status = cf_step_shares_plan(step->shares, plan, number);
     if (status != CF_OK)
         return status;
     *report = (cf_step_report){
@@ -146,12 +200,10 @@ cf_status cf_step_run(const cf_step *step, const cf_options *options,
     status = gradients_run(step, number, report, &loss);
     if (status != CF_OK)
         return status;
-    if (step->before_update != NULL)
-        step->before_update(step->context);
+    before_update(step);
     *n_updates += 1;
     cf_optimizer_update(
         step->model, options, report->learning_rate,
         cf_clip_coefficient(report->grad_norm, options->grad_clip), *n_updates);
-    status = cf_reduction_weights(step->reduction);
-    return status == CF_OK ? results_share(step, loss, report) : status;
+    return weights_share(step, loss, report);
 }

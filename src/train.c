@@ -190,7 +190,8 @@ static cf_status train_steps(cf_training *t)
     cf_saver_finish(&t->saver, t->progress.step, t->n_updates, &t->ledger);
     signal = cf_training_signal(t);
     cf_signals_close();
-    if (signal == 0)
+    status = cf_training_print_times(t);
+    if (status == CF_OK && signal == 0)
         status = output_end(t);
     settled = cf_metrics_settle(t->metrics);
     if (status == CF_OK)
@@ -339,6 +340,8 @@ int cf_command_train(const cf_options *options, cf_comm *comm)
 
     cf_comm_set_stall_timeout(comm, options->stall_timeout_s);
     status = cf_comm_agree(comm, cf_run_open(options, comm, &t.run));
+    if (options->verbose)
+        cf_op_times_install(&t.times, &t.run.kernels);
     if (status == CF_OK) {
         status = train(&t);
         cf_comm_leave_alone(comm, cf_exit_code(status));

@@ -34,6 +34,7 @@ typedef struct cf_training {
     cf_step_plan_need need;
     cf_step_plan plan;
     cf_engine engine;
+    cf_op_times times; /* with --verbose */
     cf_step_shares shares;
     cf_reduction reduction;
     struct {
@@ -92,6 +93,10 @@ void cf_training_carve_engine(void *training, cf_arena *arena);
 
 void cf_training_introduce(const cf_training *t);
 void cf_training_print_forecast(const cf_training *t, const char *basis);
+
+/* With --verbose, where the time of all steps went, stage by stage.  All ranks
+ * call it.  Errors, logged: CF_NO_MEMORY, CF_COMM. */
+CF_MUST_USE cf_status cf_training_print_times(const cf_training *t);
 
 /* ---- training_facts.c ---- */
 

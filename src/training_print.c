@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "src/log.h"
 
@@ -112,4 +113,52 @@ void cf_training_introduce(const cf_training *t)
     cf_validation_introduce(&t->validation);
     cf_arena_print(&t->sizes, stderr);
     cf_training_print_forecast(t, "from the speed of one GEMM");
+}
+
+/* ---- after the last step ---- */
+
+enum {
+    STAGES_SHOWN_MAX = 8 /* as many as fit on a line */
+};
+
+static void times_print(const cf_training *t, const double *all)
+{
+    uint32_t n_stages = t->run.grid.n_stages;
+    char line[512];
+
+    cf_metrics_end_line(t->metrics);
+    if (n_stages > STAGES_SHOWN_MAX)
+        n_stages = STAGES_SHOWN_MAX;
+    if (n_stages == 1)
+        cf_log_info("time of the steps run, %" PRIu64 " in all:",
+                    t->times.n_steps);
+    else
+        cf_log_info("time of the steps run, %" PRIu64 " in all, on stages 0 to "
+                    "%u of the first replica:",
+                    t->times.n_steps, (unsigned)n_stages - 1);
+    for (int kind = 0; kind <= CF_TIME_KINDS; kind++) {
+        cf_op_times_format_row(all, n_stages, (cf_time_kind)kind, line,
+                               sizeof(line));
+        if (line[0] != '\0')
+            cf_log_info("%s", line);
+    }
+}
+
+cf_status cf_training_print_times(const cf_training *t)
+{
+    double *all;
+    cf_status status;
+
+    if (!t->options->verbose || t->times.n_steps == 0)
+        return CF_OK;
+    all = calloc(cf_comm_size(t->comm), sizeof(t->times.run));
+    status = all != NULL ? CF_OK : cf_log_no_memory("the times of all ranks");
+    status = cf_comm_agree(t->comm, status);
+    if (status == CF_OK)
+        status =
+            cf_comm_gather(t->comm, t->times.run, sizeof(t->times.run), all);
+    if (status == CF_OK && cf_training_is_root(t))
+        times_print(t, all);
+    free(all);
+    return status;
 }

@@ -69,6 +69,7 @@ void cf_training_carve_engine(void *context, cf_arena *arena)
                     t->options->recompute, CF_GRADIENTS_YES, arena);
     t->engine.observe = observe;
     t->engine.observer = t;
+    t->engine.times = t->options->verbose ? &t->times : NULL;
 }
 
 static void placing_carve(cf_training *t, cf_arena *arena)

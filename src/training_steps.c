@@ -19,6 +19,26 @@ static void schedule_print(const cf_training *t)
                 n < sizeof(line) ? "" : " ...");
 }
 
+/* The sequences of a step, read. */
+static cf_status batch_read(cf_training *t)
+{
+    const cf_time_mark mark = cf_op_times_mark(t->engine.times);
+    cf_status status =
+        cf_dataset_prepare(t->run.dataset, t->plan.batch, t->plan.n_batch);
+
+    cf_op_times_count(t->engine.times, CF_TIME_DATA, mark);
+    return status;
+}
+
+/* The state that is being saved is complete. */
+static void saver_settle(cf_training *t)
+{
+    const cf_time_mark mark = cf_op_times_mark(t->engine.times);
+
+    cf_saver_settle(&t->saver);
+    cf_op_times_count(t->engine.times, CF_TIME_SAVING, mark);
+}
+
 /* The evaluation that follows a step, if one does. */
 cf_status cf_training_validate(cf_training *t, uint64_t step)
 {
@@ -97,8 +117,7 @@ static cf_status step_run(cf_training *t, const cf_step *step, uint64_t number,
     cf_pictures_begin_step(&t->pictures);
     status = place(t, &max_over_mean);
     if (status == CF_OK)
-        status =
-            cf_dataset_prepare(t->run.dataset, t->plan.batch, t->plan.n_batch);
+        status = batch_read(t);
     if (status == CF_OK)
         status = cf_step_run(step, t->options, number, t->batches.n_steps,
                              &t->n_updates, report);
@@ -130,6 +149,25 @@ static cf_status step_end_agree(cf_training *t, uint64_t number,
     return CF_OK;
 }
 
+/* Where the time of a step went on this rank, which is rank 0. */
+static void times_print(const cf_training *t, uint64_t number, double step_s)
+{
+    char line[2048];
+
+    cf_log_info("step %" PRIu64 " took %.4f s: %s", number, step_s,
+                cf_op_times_format(t->times.step, line, sizeof(line)));
+}
+
+/* What --verbose wants of a step. */
+static void step_print(const cf_training *t, uint64_t number,
+                       const cf_step_report *report)
+{
+    cf_metrics_end_line(t->metrics);
+    if (report->has_loss)
+        schedule_print(t);
+    times_print(t, number, report->step_s);
+}
+
 /* The pictures, this step's schedule among them when it had ops. */
 static cf_status draw(cf_training *t, uint64_t number, bool has_ops)
 {
@@ -154,8 +192,8 @@ static cf_status step_done(cf_training *t, uint64_t number,
 
     if (status != CF_OK)
         return status;
-    if (t->options->verbose && report->has_loss)
-        schedule_print(t);
+    if (t->options->verbose)
+        step_print(t, number, report);
     if (report->has_loss)
         status = cf_trace_step(&t->trace, number, &t->plan, t->engine.begin_s);
     if (status != CF_OK)
@@ -196,16 +234,18 @@ cf_status cf_training_run_steps(cf_training *t)
         double start = cf_clock_s();
         cf_step_report report = {0};
 
+        cf_op_times_begin_step(t->engine.times);
         t->plan.n_batch = cf_batches_at(&t->batches, number, t->plan.batch);
         t->progress.forecast_s = cf_forecast_step_s(
             &t->forecast, t->run.dataset, t->plan.batch, t->plan.n_batch);
         status = step_run(t, &step, number, &report);
         if (status != CF_OK)
             break;
-        cf_saver_settle(&t->saver);
+        saver_settle(t);
         cf_batches_count(&t->batches, number, t->plan.batch, t->plan.n_batch,
                          &t->ledger);
         report.step_s = cf_clock_s() - start;
+        cf_op_times_end_step(t->engine.times, report.step_s);
         cf_forecast_pass(&t->forecast, t->progress.forecast_s, report.step_s);
         report.eta_s = cf_forecast_remaining_s(&t->forecast);
         if (report.peak_bytes > t->peak_bytes)

@@ -6,12 +6,14 @@
 #include <math.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "src/op_times.h"
 #include "tests/commands/sandbox.h"
 
 /* Of 0, 1, 4, 6 and 3 tokens; the last has no target. */
@@ -376,6 +378,65 @@ START_TEST(a_line_of_metrics_has_its_keys_in_order)
 }
 END_TEST
 
+/* ---- times ---- */
+
+/* The seconds of "step N took S s: KIND S s P %, KIND S s P %", whose kinds
+ * must add up to the step, to the digits that are shown. */
+static void expect_times_add_up(const parity_command *train, unsigned number)
+{
+    char *head = text_format("chunkflow: step %u took ", number);
+    const char *at = strstr(train->err, head);
+    double step_s, sum = 0, kind_s, percent;
+    unsigned n = 0;
+    int used = 0;
+
+    if (at == NULL ||
+        sscanf(at + strlen(head), "%lf s: %n", &step_s, &used) != 1 ||
+        used == 0)
+        command_blame(train, "no times of step %u", number);
+    for (at += strlen(head) + used;; n++) {
+        used = 0;
+        if (sscanf(at, "%*[A-Za-z ]%lf s %lf %%%n", &kind_s, &percent, &used) <
+                2 ||
+            used == 0)
+            command_blame(train, "no seconds and percent at \"%.40s\"", at);
+        sum += kind_s;
+        at += used;
+        if (*at == '\n')
+            break;
+        at += strspn(at, ", ");
+    }
+    if (fabs(sum - step_s) > 1e-4 * (CF_TIME_KINDS + 1))
+        command_blame(train, "step %u: the kinds add up to %g, not to %g",
+                      number, sum, step_s);
+    free(head);
+}
+
+START_TEST(verbose_tells_where_the_time_went_and_changes_no_bit)
+{
+    sandbox box = sandbox_open();
+    parity_command train = box_command("train", &box);
+    char *plain = path_in(box.run, "model/model.safetensors");
+    char *verbose_run = path_in(box.folder, "verbose");
+    char *verbose = path_in(verbose_run, "model/model.safetensors");
+
+    expect_success(&train, &box);
+    free(box.run);
+    box.run = verbose_run;
+    train = box_command("train", &box);
+    command_add(&train, "--verbose", NULL);
+    command_expect(&train, box.folder, 0);
+    expect_times_add_up(&train, 1);
+    if (strstr(train.err, "chunkflow:   together ") == NULL)
+        command_blame(&train, "no table at the end");
+    ck_assert(files_equal(plain, verbose));
+    command_close(&train);
+    free(verbose);
+    free(plain);
+    sandbox_close(&box);
+}
+END_TEST
+
 START_TEST(a_step_without_targets_changes_no_weight)
 {
     sandbox box = sandbox_open();
@@ -597,6 +658,7 @@ TCase *run_folder_tests(void)
     tcase_add_loop_test(runs, every_sequence_and_token_is_in_the_ledger, 0,
                         LENGTH(ledger_cases));
     tcase_add_test(runs, a_line_of_metrics_has_its_keys_in_order);
+    tcase_add_test(runs, verbose_tells_where_the_time_went_and_changes_no_bit);
     tcase_add_test(runs, a_step_without_targets_changes_no_weight);
     tcase_add_test(runs, the_last_step_has_the_smallest_learning_rate);
     tcase_add_test(runs, steps_win_over_epochs);
