@@ -39,7 +39,7 @@ ALONE_BYTES = 1 << 20   # below this, starting workers costs more
 BAD_MAX = 1000          # without --skip-bad: where reading on tells nothing
 MADE = ("bin", "mask", "idx", "summary.txt", "lengths.svg")
 PROGRAM_FILES = ("prepare.py", "samples.py", "rows.py", "chat.py", "tokens.py",
-                 "megatron.py", "prepare_report.py")
+                 "words.py", "megatron.py", "prepare_report.py")
 PR_SET_PDEATHSIG = 1
 
 

@@ -227,11 +227,8 @@ def encode(rows):
         spans = piece.targets not in (NO_TARGET, ALL_TARGETS)
         groups[(id(piece.alphabet), spans)].append(piece)
     for (_, spans), group in groups.items():
-        tokenizer = group[0].alphabet.tokenizer
-        call = (tokenizer.encode_batch if spans
-                else tokenizer.encode_batch_fast)
-        results = call([piece.text for piece in group],
-                       add_special_tokens=False)
+        results = group[0].alphabet.words.encode(
+            [piece.text for piece in group], spans)
         encodings.update(zip(map(id, group), results))
 
     for row in rows:
@@ -248,22 +245,20 @@ def encode_row(row, encodings):
             ids.append(numpy.array([part], dtype=numpy.int32))
             mask.append(numpy.array([len(ids) > 1], dtype=numpy.uint8))
             continue
-        encoding = encodings.pop(id(part))
-        ids.append(part.alphabet.real_ids(encoding))
-        mask.append(target_mask(encoding, len(ids[-1]), part.targets))
+        own_ids, starts = encodings.pop(id(part))
+        ids.append(part.alphabet.real_ids(own_ids))
+        mask.append(target_mask(starts, len(own_ids), part.targets))
     ids, mask = numpy.concatenate(ids), numpy.concatenate(mask)
     mask[:1] = 0  # nothing predicts the first token
     return ids, mask
 
 
-def target_mask(encoding, n_tok, targets):
+def target_mask(starts, n_tok, targets):
     if targets == ALL_TARGETS:
         return numpy.ones(n_tok, dtype=numpy.uint8)
     mask = numpy.zeros(n_tok, dtype=numpy.uint8)
     if targets == NO_TARGET or not targets:
         return mask
-    starts = numpy.fromiter((first for first, _ in encoding.offsets),
-                            dtype=numpy.int64, count=n_tok)
     edges = numpy.searchsorted(starts, numpy.array(targets))
     for first, last in edges:
         mask[first:last] = 1

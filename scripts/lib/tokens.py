@@ -19,6 +19,7 @@ import numpy
 import tokenizers
 
 from common import Failure
+from words import Words, can_cut
 
 PLANES = (0x100000, 0xF0000)
 PLANE_PATTERNS = tuple(re.compile(f"[{chr(plane)}-{chr(plane + 0xFFFD)}]")
@@ -68,17 +69,18 @@ class Alphabet:
         self._unshield = {s: t for t, s in self.shield.items()}
         self.open, self.close = chr(plane + 0xFFF0), chr(plane + 0xFFF1)
         self._spec = specification
-        self._tokenizer = None
+        self._words = None
 
     def unshielded(self, text):
         return self._shields_re.sub(
             lambda match: self._unshield[match.group()], text)
 
     @property
-    def tokenizer(self):
-        if self._tokenizer is None:
+    def words(self):
+        """The tokenizer; what it gives are ids for real_ids()."""
+        if self._words is None:
             self._build()
-        return self._tokenizer
+        return self._words
 
     def _build(self):
         added = [dict(token, content=self.mark.get(token["content"],
@@ -87,17 +89,18 @@ class Alphabet:
         text = json.dumps(dict(self._spec, added_tokens=added,
                                post_processor=None, truncation=None,
                                padding=None), ensure_ascii=False)
-        self._tokenizer = tokenizers.Tokenizer.from_str(text)
+        tokenizer = tokenizers.Tokenizer.from_str(text)
+        self._words = Words(tokenizer, can_cut(self._spec))
 
         # The marks sit at ids of their own; `real` leads back to the ids of
         # the folder. `forged` are ids of control tokens that only the model
         # itself could make out of text (rule 1): an error, not a token.
-        size = 1 + max(self._tokenizer.get_vocab(True).values(), default=0)
+        size = 1 + max(tokenizer.get_vocab(True).values(), default=0)
         self._real = numpy.arange(size, dtype=numpy.int32)
         self._forged = numpy.zeros(size, dtype=bool)
         own_ids = set()
         for token, original in zip(added, self._spec["added_tokens"]):
-            own = self._tokenizer.token_to_id(token["content"])
+            own = tokenizer.token_to_id(token["content"])
             own_ids.add(own)
             self._real[own] = original["id"]
         unknown = self._spec["model"].get("unk_token")
@@ -107,14 +110,13 @@ class Alphabet:
                     and token["content"] != unknown):
                 self._forged[token["id"]] = True
 
-    def real_ids(self, encoding):
-        """The folder's ids of an encoding, an int32 array."""
-        own = numpy.array(encoding.ids, dtype=numpy.int64)
+    def real_ids(self, own):
+        """The folder's ids of the tokenizer's, an int32 array."""
         if self._forged[own].any():
             forged = own[self._forged[own]][0]
             raise Failure("the tokenizer makes the control token "
-                          f"{self._tokenizer.id_to_token(int(forged))} out "
-                          "of plain text")
+                          f"{self._words.tokenizer.id_to_token(int(forged))} "
+                          "out of plain text")
         return self._real[own]
 
 
@@ -145,7 +147,7 @@ class Tokens:
                 raise ValueError("too many special tokens")
             self.alphabets = [Alphabet(plane, specification, self.control)
                               for plane in PLANES]
-            self.alphabets[0].tokenizer  # build now: a bad file fails here
+            self.alphabets[0].words  # build now: a bad file fails here
         except Failure:
             raise
         except Exception as error:  # tokenizers raises bare Exception
