@@ -17,6 +17,7 @@ from fixtures import chat, write_folder, write_lines
 
 import offline_demo
 import safetensors_file
+import test_import_gguf
 
 PROGRAM = os.path.abspath(os.environ.get("CHUNKFLOW") or os.path.join(
     fixtures.HERE, "..", "..", "src", "chunkflow"))
@@ -201,6 +202,16 @@ class Finetune(unittest.TestCase):
         self.assertRegex(said, r"left out +1  bad samples")
         self.assertIn("bad.jsonl:2: not JSON", said)
         self.assertIn("from_pretrained", said)
+
+    def test_a_gguf_model_is_imported_once(self):
+        gguf = self.path("tiny.gguf")
+        test_import_gguf.File().write(gguf)
+        for times in (1, 0):
+            run = self.path(f"gguf{times}")
+            said = self.finetune("--steps", "1", "--chunk-size", "64",
+                                 model=gguf, output=run)
+            self.assertEqual(said.count("importing"), times, said)
+            self.assertTrue(self.weights(run))
 
     def test_gzip_evaluation_and_tokenised_data_are_taken(self):
         with open(self.data, "rb") as file, gzip.open(
