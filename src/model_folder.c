@@ -1,16 +1,15 @@
 /* model_folder.c - a fine-tuned Hugging Face folder out.
  *
- * (1) A folder is written under a temporary name beside its own and renamed
- *     when everything in it is on the disk.
- * (2) The index is made from what was written, not from what the model had:
+ * (1) The index is made from what was written, not from what the model had:
  *     a tied head that is not in a file is not in the index.
- * (3) All ranks write the weights; rank 0 does all else.  They agree wherever
+ * (2) All ranks write the weights; rank 0 does all else.  They agree wherever
  *     one of them may have failed.
  */
 #include "src/model_folder.h"
 
 #include "src/convert.h"
 #include "src/files.h"
+#include "src/folder_write.h"
 #include "src/json.h"
 #include "src/log.h"
 #include "src/model_config_text.h"
@@ -75,24 +74,6 @@ close_file:
     return status;
 }
 
-static cf_status write_text(const char *folder, const char *name,
-                            const char *text, size_t n)
-{
-    char *path = cf_path_join(folder, "/", name);
-    cf_status status = CF_OK;
-    int fd;
-
-    if (path == NULL)
-        return CF_NO_MEMORY;
-    fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0 || cf_write_all(fd, text, n) != 0 || fsync(fd) != 0)
-        status = cf_io_error(path, "write it", n);
-    if (fd >= 0 && close(fd) != 0 && status == CF_OK)
-        status = cf_io_error(path, "close it", n);
-    free(path);
-    return status;
-}
-
 /* ---- weights ---- */
 
 static uint64_t source_bytes(const cf_tensor_source *source)
@@ -142,8 +123,8 @@ static cf_status write_index(const writing *w, const char *folder,
                       (json_int_t)total_bytes, "weight_map", weight_map);
     text = json_dumps(index, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
     if (text != NULL)
-        status = write_text(folder, "model.safetensors.index.json", text,
-                            strlen(text));
+        status = cf_folder_write_text(folder, "model.safetensors.index.json",
+                                      text, strlen(text));
     else
         status = cf_log_no_memory("the index of the weights");
     free(text);
@@ -252,8 +233,8 @@ static cf_status write_config(const char *from, const char *folder,
     if (status == CF_OK) {
         edited = cf_config_text_with_dtype(text, dtype);
         status = edited == NULL ? cf_log_no_memory(path)
-                                : write_text(folder, "config.json", edited,
-                                             strlen(edited));
+                                : cf_folder_write_text(folder, "config.json",
+                                                       edited, strlen(edited));
     }
     free(edited);
     free(text);
@@ -298,7 +279,7 @@ static cf_status copy_file(const char *from, const char *folder,
     if (path != NULL)
         status = read_text(path, &text, &n);
     if (status == CF_OK)
-        status = write_text(folder, name, text, n);
+        status = cf_folder_write_text(folder, name, text, n);
     free(text);
     free(path);
     return status;
@@ -322,61 +303,21 @@ static cf_status copy_files(const char *from, const char *folder)
 /* ---- the folder ---- */
 
 /* All but the weights. */
-static cf_status begin_folder(const writing *w, const char *to,
-                              const char *temporary)
+static cf_status begin_folder(const writing *w, const char *temporary)
 {
-    cf_status status = cf_path_remove(temporary);
+    cf_status status = write_config(w->from, temporary,
+                                    config_dtype(w->sources, w->n_sources));
 
-    if (status == CF_OK && mkdir(temporary, 0777) != 0)
-        status = cf_io_error(to, "create the folder", 0);
-    if (status == CF_OK)
-        status = write_config(w->from, temporary,
-                              config_dtype(w->sources, w->n_sources));
-    if (status == CF_OK)
-        status = copy_files(w->from, temporary);
-    return status;
+    return status == CF_OK ? copy_files(w->from, temporary) : status;
 }
 
-/* A folder cannot be renamed onto one that holds files: the older one steps
- * aside and is removed last, so that at any time one of the two is complete. */
-static cf_status put_in_place(const char *temporary, const char *to,
-                              const char *old)
+static cf_status fill(const void *context, const char *temporary)
 {
-    cf_status status;
+    const writing *w = context;
+    cf_status status =
+        cf_comm_agree(w->comm, is_root(w) ? begin_folder(w, temporary) : CF_OK);
 
-    if (rename(temporary, to) != 0) {
-        if (errno != ENOTEMPTY && errno != EEXIST)
-            return cf_io_error(to, "put the folder there", 0);
-        status = cf_path_remove(old);
-        if (status != CF_OK)
-            return status;
-        if (rename(to, old) != 0)
-            return cf_io_error(to, "move the older folder away", 0);
-        if (rename(temporary, to) != 0) {
-            status = cf_io_error(to, "put the folder there", 0);
-            (void)rename(old, to);
-            return status;
-        }
-    }
-    status = cf_folder_sync_of(to);
-    return status == CF_OK ? cf_path_remove(old) : status;
-}
-
-static cf_status write_folder(const writing *w, const char *to,
-                              const char *temporary, const char *old)
-{
-    cf_status status = CF_OK;
-
-    if (is_root(w))
-        status = begin_folder(w, to, temporary);
-    status = cf_comm_agree(w->comm, status);
-    if (status == CF_OK)
-        status = write_weights(w, temporary);
-    if (status == CF_OK && is_root(w))
-        status = put_in_place(temporary, to, old);
-    if (status != CF_OK && is_root(w) && cf_path_remove(temporary) != CF_OK)
-        cf_log_warn("%s is left behind; remove it", temporary);
-    return cf_comm_agree(w->comm, status);
+    return status == CF_OK ? write_weights(w, temporary) : status;
 }
 
 cf_status cf_model_folder_write_shards(cf_comm *comm, const char *from,
@@ -385,28 +326,8 @@ cf_status cf_model_folder_write_shards(cf_comm *comm, const char *from,
                                        size_t n_sources, uint64_t bytes_max)
 {
     const writing w = {comm, from, compute, sources, n_sources, bytes_max};
-    size_t n = strlen(to);
-    char *name, *temporary = NULL, *old = NULL;
-    cf_status status;
 
-    /* The temporary folder stands beside the folder, not in it. */
-    while (n > 1 && to[n - 1] == '/')
-        n--;
-    name = strndup(to, n);
-    if (name == NULL)
-        (void)cf_log_no_memory("a path");
-    else {
-        temporary = cf_path_join(name, "", ".tmp");
-        old = cf_path_join(name, "", ".old");
-    }
-    status = cf_comm_agree(
-        comm, temporary != NULL && old != NULL ? CF_OK : CF_NO_MEMORY);
-    if (status == CF_OK)
-        status = write_folder(&w, name, temporary, old);
-    free(old);
-    free(temporary);
-    free(name);
-    return status;
+    return cf_folder_write(comm, to, fill, &w);
 }
 
 cf_status cf_model_folder_write(cf_comm *comm, const char *from, const char *to,
