@@ -2,10 +2,13 @@
 """Make the parity fixtures: what PyTorch and transformers say of tiny models.
 
     python3 scripts/make_fixtures.py            write tests/parity/fixtures
+                                                and tests/parity/adapters
     python3 scripts/make_fixtures.py --check    compare them with a fresh run
+    python3 scripts/make_fixtures.py --only adapters [--check]
 
-Needs torch, transformers and safetensors; the tests that read the fixtures
-need none of them.  tests/parity/README.md says what each file holds.
+Needs torch, transformers, safetensors and, for the adapters, peft; the tests
+that read the fixtures need none of them.  tests/parity/README.md says what each
+file holds.
 
 Three rules make the numbers a reference:
 
@@ -44,7 +47,8 @@ from transformers.models.llama import modeling_llama
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 
-FOLDER = Path(__file__).resolve().parent.parent / "tests/parity/fixtures"
+PARITY = Path(__file__).resolve().parent.parent / "tests/parity"
+FOLDER = PARITY / "fixtures"
 IGNORED = -100
 DTYPES = {"float32": torch.float32, "float16": torch.float16,
           "bfloat16": torch.bfloat16}
@@ -203,6 +207,26 @@ FIXTURES = {
         sequences=rotated(7), global_batch=7, steps=5,
         learning_rate=0.01, lr_schedule="linear", warmup_steps=2,
         min_learning_rate=0.0, weight_decay=0.1, grad_clip=2.0),
+}
+
+# name -> base fixture, what PEFT is asked for, and the options of the curve
+# where they are not those of the base.
+ADAPTERS = {
+    "all-targets": dict(
+        base="llama-bias", rank=4, alpha=6,
+        targets=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj",
+                 "up_proj", "down_proj"],
+        learning_rate=0.01, weight_decay=0.2, grad_clip=3.0),
+    # Of each fused group one target is left out.
+    "holes": dict(
+        base="qwen3-untied", rank=3, alpha=7.5,
+        targets=["q_proj", "v_proj", "up_proj", "down_proj"],
+        learning_rate=0.008, weight_decay=0.0, grad_clip=3.0),
+    # A tied model, a rank larger than a side, and a step without a target.
+    "one-of-each": dict(
+        base="qwen2-tied", rank=13, alpha=13,
+        targets=["k_proj", "o_proj", "gate_proj"],
+        learning_rate=0.01, weight_decay=0.1, grad_clip=3.0),
 }
 
 OPTIMIZER_OPTIONS = ("learning_rate", "lr_schedule", "warmup_steps",
@@ -393,7 +417,8 @@ def gradients_of(model, batch):
     loss = loss_of(model, batch)
     loss.backward()
     gradients = {name: parameter.grad.detach().clone()
-                 for name, parameter in model.named_parameters()}
+                 for name, parameter in model.named_parameters()
+                 if parameter.requires_grad}
     norm = math.sqrt(sum(float((g.double() ** 2).sum())
                          for g in gradients.values()))
     return float(loss.detach()), norm, gradients
@@ -424,8 +449,9 @@ def batches_of(spec, data):
 
 def train(model, spec, data):
     """The training curve; the model holds the weights after it."""
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices = [p for p in trained if p.dim() >= 2]
+    vectors = [p for p in trained if p.dim() < 2]
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": spec["weight_decay"]},
          {"params": vectors, "weight_decay": 0.0}],
@@ -443,7 +469,7 @@ def train(model, spec, data):
         if loss is not None:
             loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(
-                model.parameters(), spec["grad_clip"], foreach=False)
+                trained, spec["grad_clip"], foreach=False)
             optimizer.step()
         curve.append({
             "step": step,
@@ -583,6 +609,98 @@ def make_fixture(folder, name, spec):
     report(name, spec, expected)
 
 
+# --- adapters --------------------------------------------------------------
+
+def saved_name(name):
+    """The name of a parameter of PEFT's in its files."""
+    return name.replace(".default.weight", ".weight")
+
+
+def make_peft(folder, spec, dtype):
+    """The base of the adapter with PEFT's layers in it, B zero."""
+    import peft  # the other fixtures need none
+
+    config = peft.LoraConfig(
+        r=spec["rank"], lora_alpha=spec["alpha"], lora_dropout=0.0,
+        target_modules=spec["targets"], task_type="CAUSAL_LM")
+    model = peft.get_peft_model(load_model(folder, dtype), config,
+                                autocast_adapter_dtype=False)
+    model.peft_config["default"].base_model_name_or_path = spec["base"]
+    return model
+
+
+def set_random(model, generator):
+    """A and B of float32 values, B far from zero."""
+    for name, parameter in sorted(model.named_parameters()):
+        if not parameter.requires_grad:
+            continue
+        spread = 1 / math.sqrt(parameter.shape[1])
+        values = [generator.gauss(0, spread) for _ in range(parameter.numel())]
+        parameter.data = torch.tensor(values, dtype=torch.float32) \
+            .reshape(parameter.shape).to(parameter.dtype)
+
+
+def save_adapter(model, folder):
+    """As PEFT saves it, but in float32 and with its targets in one order."""
+    model.save_pretrained(folder, save_embedding_layers=False)
+    (folder / "README.md").unlink()
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config["target_modules"].sort()
+    (folder / "adapter_config.json").write_text(
+        json.dumps(config, indent=2) + "\n")
+    file = folder / "adapter_model.safetensors"
+    save_file({name: value.float() for name, value in load_file(file).items()},
+              file, {"format": "pt"})
+
+
+def make_adapter(folder, name, spec):
+    generator = random.Random(f"chunkflow adapter {name}")
+    base = FOLDER / spec["base"]
+    curve_spec = {**FIXTURES[spec["base"]], **spec}
+    data = [json.loads(line)
+            for line in (base / "data.jsonl").read_text().splitlines()]
+    batches = batches_of(curve_spec, data)
+
+    with float64_islands():
+        model = make_peft(base, spec, torch.float64)
+        set_random(model, generator)
+        save_adapter(model, folder / "adapter")
+        with OnlyFloat64():
+            loss, norm, gradients = gradients_of(model, batches[0])
+            with torch.no_grad():
+                loss_of_data = float(loss_of(model, data))
+            curve = train(model, curve_spec, data)
+            with torch.no_grad():
+                loss_after_curve = float(loss_of(model, data))
+    check_coverage(name, curve_spec, curve)
+    save_file({saved_name(key): value for key, value in gradients.items()},
+              folder / "gradients.safetensors", {"format": "pt"})
+    save_file({saved_name(key): parameter.detach().clone()
+               for key, parameter in model.named_parameters()
+               if parameter.requires_grad},
+              folder / "after_curve.safetensors", {"format": "pt"})
+    expected = {
+        "made_with": {"torch": torch.__version__.split("+")[0],
+                      "transformers": transformers.__version__,
+                      "peft": __import__("peft").__version__},
+        "base": spec["base"],
+        "rank": spec["rank"], "alpha": spec["alpha"],
+        "targets": ",".join(spec["targets"]),
+        "global_batch": curve_spec["global_batch"],
+        "train_options": train_options(curve_spec),
+        "batch": {"loss": loss, "grad_norm": norm},
+        "loss_of_data": loss_of_data,
+        "curve": curve,
+        "loss_of_data_after_curve": loss_after_curve,
+    }
+    (folder / "expected.json").write_text(json.dumps(expected, indent=1)
+                                          + "\n")
+    norms = ["-" if p["grad_norm"] is None else f"{p['grad_norm']:.2f}"
+             for p in curve]
+    print(f"{name}: loss {loss:.3f}, norm {' '.join(norms)} "
+          f"(clip {curve_spec['grad_clip']})")
+
+
 def report(name, spec, expected):
     """One line a fixture: the reference and PyTorch's float32 beside it."""
     def worst(key):
@@ -655,30 +773,39 @@ def check(fresh, committed):
     return same
 
 
+PARTS = {
+    "fixtures": (FOLDER, FIXTURES, make_fixture),
+    "adapters": (PARITY / "adapters", ADAPTERS, make_adapter),
+}
+
+
 def main():
     parser = argparse.ArgumentParser(
         description="Make the PyTorch parity fixtures.")
     parser.add_argument("--check", action="store_true",
                         help="compare the committed fixtures with fresh ones")
+    parser.add_argument("--only", choices=PARTS, help="one of the folders")
     arguments = parser.parse_args()
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.add_handler(NoWarnings())
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
 
-    with tempfile.TemporaryDirectory() as temporary:
-        fresh = Path(temporary) / "fixtures"
-        for name, spec in FIXTURES.items():
-            (fresh / name).mkdir(parents=True)
-            make_fixture(fresh / name, name, spec)
-        if arguments.check:
-            if not check(fresh, FOLDER):
+    for part in [arguments.only] if arguments.only else PARTS:
+        folder, specs, make = PARTS[part]
+        with tempfile.TemporaryDirectory() as temporary:
+            fresh = Path(temporary) / part
+            for name, spec in specs.items():
+                (fresh / name).mkdir(parents=True)
+                make(fresh / name, name, spec)
+            if not arguments.check:
+                shutil.rmtree(folder, ignore_errors=True)
+                shutil.copytree(fresh, folder)
+            elif not check(fresh, folder):
                 return 1
-            print("make_fixtures: the committed fixtures are what this "
-                  "script makes")
-            return 0
-        shutil.rmtree(FOLDER, ignore_errors=True)
-        shutil.copytree(fresh, FOLDER)
+    if arguments.check:
+        print("make_fixtures: the committed fixtures are what this script "
+              "makes")
     return 0
 
 
