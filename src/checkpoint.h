@@ -1,6 +1,6 @@
 /* checkpoint.h - training state on disk: OUTPUT/checkpoints/step-N/.
  *
- *     weights.safetensors    the masters
+ *     weights.safetensors    the masters; of an adapter those alone
  *     moments.safetensors    Adam's, as exp_avg.NAME and exp_avg_sq.NAME
  *     state.json             the rest, and the checksums of these two
  *

@@ -142,7 +142,7 @@ static place place_of(const cf_model *model, const cf_param *p, void *array)
     place part = {.extent = {.n = p->n}};
 
     if (array == model->masters) {
-        part.data = cf_model_at(model, array, p);
+        part.data = p->in_state ? cf_model_at(model, array, p) : NULL;
         return part;
     }
     part.extent = cf_model_shard_of(model, p);

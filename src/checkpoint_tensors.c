@@ -53,7 +53,7 @@ typedef struct tensor_array {
 
 static bool is_in(const tensor_array *array, const cf_param *p)
 {
-    return p->trained || !array->is_moment;
+    return array->is_moment ? p->trained : p->in_state;
 }
 
 /* The part of a tensor that is this rank's to write.  A frozen one is in no

@@ -53,6 +53,7 @@ typedef struct cf_engine {
     cf_activations acts;
     cf_chunk_input input;
     cf_layer_grads grads;
+    cf_adapter_rows adapter_rows;
     cf_stage_inputs inputs;
     cf_exchange exchange;
     void *stream_out; /* of the chunk whose forward was the last */

@@ -110,6 +110,8 @@ void cf_engine_carve(cf_engine *engine, cf_model *model,
     cf_chunk_input_carve(&engine->input, n_tok, need->kv.n_pieces, arena);
     if (n_backward_layers > 0)
         layer_grads_carve(engine, n_tok, arena);
+    cf_adapter_rows_carve(&engine->adapter_rows, model, n_tok, gradients,
+                          arena);
     if (stage->is_last)
         head_carve(engine, n_tok, arena);
     cf_exchange_carve(&engine->exchange, model, n_tok, gradients, arena);

@@ -51,6 +51,7 @@ cf_layer_call cf_engine_layer_call(cf_engine *engine, const cf_chunk_plan *plan,
                 .cos = engine->cos,
                 .sin = engine->sin},
         .batch = cf_kv_state_batch(&engine->kv, plan, chunk, held, gradients),
+        .adapter_rows = engine->adapter_rows,
         .scratch = engine->scratch,
     };
 }

@@ -48,7 +48,7 @@ static cf_status evaluate(eval_command *e, const cf_options *options)
     if (status == CF_OK)
         status = cf_run_place(&e->run, &sizes, carve, e);
     if (status == CF_OK)
-        status = cf_model_load(&e->run.model, options->model);
+        status = cf_run_load(&e->run);
     if (status == CF_OK)
         status = cf_evaluation_run(&e->evaluation, 1);
     if (status != CF_OK)

@@ -1,4 +1,5 @@
-/* export.c - the export command: a training state out as a Hugging Face folder.
+/* export.c - the export command: a training state out as a Hugging Face folder, or
+ * as an adapter.
  *
  * The state has the weights; what goes with them (config, tokenizer, types) is
  * in the model folder that the run started from.
@@ -9,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/adapter.h"
+#include "src/adapter_options.h"
 #include "src/checkpoint.h"
 #include "src/files.h"
 #include "src/log.h"
@@ -71,12 +74,43 @@ static cf_status model_find(exporting *e)
     return status;
 }
 
-static bool is_fp64(const cf_checkpoint_state *state)
+/* NULL: not given, or not known to the version that wrote the state. */
+static char *option_of(cf_checkpoint_state *state, const char *name)
 {
     for (size_t i = 0; i < state->n_options; i++)
-        if (strcmp(state->options[i].name, "compute") == 0)
-            return strcmp(state->options[i].value, "fp64") == 0;
-    return false;
+        if (strcmp(state->options[i].name, name) == 0 &&
+            state->options[i].value[0] != '\0')
+            return state->options[i].value;
+    return NULL;
+}
+
+static bool is_fp64(cf_checkpoint_state *state)
+{
+    const char *compute = option_of(state, "compute");
+
+    return compute != NULL && strcmp(compute, "fp64") == 0;
+}
+
+/* The adapter of the run, if it had one. */
+static cf_status adapter_open(exporting *e)
+{
+    const char *rank = option_of(&e->state, "lora-rank");
+    const char *alpha = option_of(&e->state, "lora-alpha");
+    const cf_options run = {
+        .lora_rank = rank != NULL ? (uint32_t)strtoul(rank, NULL, 10) : 0,
+        .lora_alpha = alpha != NULL ? strtod(alpha, NULL) : -1,
+        .lora_targets = option_of(&e->state, "lora-targets"),
+    };
+    cf_adapter_spec spec;
+    cf_status status = cf_adapter_options_spec(&run, &spec);
+
+    if (status == CF_OK && spec.rank > 0)
+        return cf_model_adapt(&e->model, &spec);
+    if (status != CF_OK || !e->options->merge)
+        return status;
+    cf_log_error("--merge: the run in '%s' has no adapter; leave it out",
+                 e->options->output);
+    return CF_INVALID;
 }
 
 /* Masters are fp32 in all but fp64, so any other backend will do. */
@@ -91,7 +125,8 @@ static cf_status model_open(exporting *e)
         cf_log_error("the CPU backend cannot run: %s", why);
         return status;
     }
-    return cf_model_open(e->model_folder, &e->kernels, &e->model);
+    status = cf_model_open(e->model_folder, &e->kernels, &e->model);
+    return status == CF_OK ? adapter_open(e) : status;
 }
 
 static cf_status model_check(const exporting *e)
@@ -125,19 +160,17 @@ static cf_status weights_load(exporting *e)
     return status;
 }
 
-static cf_status weights_write(const exporting *e)
+static cf_status weights_write(exporting *e)
 {
-    char *to = cf_path_join(e->options->output, "/", "model");
-    cf_status status = CF_NO_MEMORY;
+    const char *output = e->options->output;
+    const char *what = cf_model_has_adapter(&e->model) ? "adapter" : "model";
+    cf_status status = cf_trained_deliver(e->comm, &e->model, e->model_folder,
+                                          output, e->options);
 
-    if (to == NULL)
-        return status;
-    status = cf_model_export(e->comm, &e->model, e->model_folder, to,
-                             e->options->export_dtype);
     if (status == CF_OK && !e->options->quiet)
-        cf_log_info("the model of step %" PRIu64 " is in %s", e->state.step,
-                    to);
-    free(to);
+        cf_log_info("the %s of step %" PRIu64 " is in %s/%s%s", what,
+                    e->state.step, output, what,
+                    e->options->merge ? ", and merged in its model/" : "");
     return status;
 }
 

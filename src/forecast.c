@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "src/adapter.h"
 #include "src/clock.h"
 #include "src/machine.h"
 #include "src/size.h"
@@ -15,6 +16,7 @@
 
 /* A backward, in forwards. */
 #define LINEAR_BACKWARD    2.0
+#define FROZEN_BACKWARD    1.0 /* of the input only */
 #define ATTENTION_BACKWARD 2.5
 
 /* The optimizer reads gradient, weight and moments, writes three of them, and
@@ -99,6 +101,15 @@ static cf_status machine_measure(const cf_model *model, double *flop_per_s_p)
 
 /* ---- costs ---- */
 
+static double adapter_elements(const cf_model *model)
+{
+    double n = 0;
+
+    for (size_t i = model->n_folder_params; i < model->n_params; i++)
+        n += (double)model->params[i].n;
+    return n;
+}
+
 /* The flops of a model, without its machine. */
 static cf_forecast flops_of(const cf_model *model)
 {
@@ -110,7 +121,10 @@ static cf_forecast flops_of(const cf_model *model)
         hidden * (2 * n_q + 2 * n_kv) + 3 * hidden * (double)c->ffn;
 
     return (cf_forecast){
-        .token_flop = 2 * weights * layers * ELEMENTWISE_SHARE,
+        .token_flop = 2 * (weights * layers + adapter_elements(model)) *
+                      ELEMENTWISE_SHARE,
+        .linear_backward =
+            cf_model_has_adapter(model) ? FROZEN_BACKWARD : LINEAR_BACKWARD,
         .target_flop = 2 * hidden * (double)c->vocab,
         .pair_flop = 4 * n_q * layers * ATTENTION_SLOWNESS,
         .trained = (layers - model->first_backward_layer) / layers,
@@ -156,11 +170,11 @@ static double training_flop(const cf_forecast *f, uint32_t len_tok,
     const double again =
         len_tok > f->retained_tok ? n - (double)f->retained_tok : 0;
     const double backward =
-        n * f->token_flop * (LINEAR_BACKWARD + f->linear_again) +
+        n * f->token_flop * (f->linear_backward + f->linear_again) +
         pairs(n) * f->pair_flop * ATTENTION_BACKWARD;
 
     return forward_flop(f, n) + forward_flop(f, again) + f->trained * backward +
-           (1 + LINEAR_BACKWARD) * f->target_flop * (double)n_targets;
+           (1 + f->linear_backward) * f->target_flop * (double)n_targets;
 }
 
 double cf_forecast_step_s(const cf_forecast *forecast,
@@ -230,10 +244,11 @@ static cf_stage_costs stage_costs(const cf_model *model, data_sums sums)
 
     return (cf_stage_costs){
         .layer =
-            (f.token_flop * (1 + LINEAR_BACKWARD) +
+            (f.token_flop * (1 + f.linear_backward) +
              f.pair_flop * (1 + ATTENTION_BACKWARD) * sums.n_pairs / n_tok) /
             model->config.n_layers,
-        .head = f.target_flop * (1 + LINEAR_BACKWARD) * sums.n_targets / n_tok,
+        .head =
+            f.target_flop * (1 + f.linear_backward) * sums.n_targets / n_tok,
     };
 }
 

@@ -19,10 +19,11 @@
 #include "src/step_plan.h"
 
 typedef struct cf_forecast {
-    double token_flop;  /* linear layers, one token, forward */
-    double target_flop; /* head, one target, forward */
-    double pair_flop;   /* attention, one query and key, forward */
-    double trained;     /* share of the layers that have a backward */
+    double token_flop;      /* linear layers, one token, forward */
+    double target_flop;     /* head, one target, forward */
+    double pair_flop;       /* attention, one query and key, forward */
+    double trained;         /* share of the layers that have a backward */
+    double linear_backward; /* of linear layers and head, in forwards */
     double
         linear_again; /* linear layers recomputed in a kept chunk, forwards */
     uint32_t retained_tok; /* of a long sequence, not recomputed as a whole */

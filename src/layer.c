@@ -17,6 +17,14 @@ static size_t stream_bytes(const cf_layer_call *c)
 
 /* ---- the steps ---- */
 
+/* What an adapter adds to the output of a linear layer. */
+static void adapter_forward(const cf_layer_call *c, const cf_linear *linear,
+                            const void *x, void *y)
+{
+    cf_adapter_forward(c->kernels, &linear->adapter, &c->adapter_rows,
+                       c->batch.n_tok, x, y);
+}
+
 static void attention_norm(const cf_layer_call *c, const cf_layer_acts *acts)
 {
     const cf_kernels *k = c->kernels;
@@ -33,6 +41,7 @@ static void project_qkv(const cf_layer_call *c, const cf_layer_acts *acts)
 
     k->linear_forward(k, &c->layer->qkv.weight, c->batch.n_tok, acts->n1,
                       acts->qkv);
+    adapter_forward(c, &c->layer->qkv, acts->n1, acts->qkv);
     k->qkv_forward(k, &c->qkv, &c->batch, acts->qkv, acts->q);
 }
 
@@ -51,6 +60,7 @@ static void project_o(const cf_layer_call *c, const cf_layer_acts *acts)
     k->copy(k, acts->x, acts->x2, stream_bytes(c));
     k->linear_forward_residual(k, &c->layer->o.weight, c->batch.n_tok, acts->o,
                                acts->x2);
+    adapter_forward(c, &c->layer->o, acts->o, acts->x2);
 }
 
 static void mlp_norm(const cf_layer_call *c, const cf_layer_acts *acts)
@@ -68,6 +78,7 @@ static void project_gate_up(const cf_layer_call *c, const cf_layer_acts *acts)
 
     k->linear_forward(k, &c->layer->gate_up.weight, c->batch.n_tok, acts->n2,
                       acts->gate_up);
+    adapter_forward(c, &c->layer->gate_up, acts->n2, acts->gate_up);
 }
 
 static void swiglu(const cf_layer_call *c, const cf_layer_acts *acts)
@@ -86,6 +97,7 @@ static void project_down(const cf_layer_call *c, const cf_layer_acts *acts,
     k->copy(k, acts->x2, x_next, stream_bytes(c));
     k->linear_forward_residual(k, &c->layer->down.weight, c->batch.n_tok,
                                acts->a, x_next);
+    adapter_forward(c, &c->layer->down, acts->a, x_next);
 }
 
 /* ---- forward ---- */
@@ -146,6 +158,8 @@ static void linear_backward(const cf_layer_call *c, const cf_linear *linear,
     const cf_weight *w = &linear->weight;
 
     k->linear_backward_input(k, w, c->batch.n_tok, dy, dx);
+    cf_adapter_backward(k, &linear->adapter, &c->adapter_rows, c->batch.n_tok,
+                        dy, x, dx);
     if (linear->d_weight == NULL)
         return;
     k->linear_backward_weight(k, c->batch.n_tok, w->n_out, w->n_in, dy, x,

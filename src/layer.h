@@ -3,6 +3,7 @@
 #define CF_LAYER_H
 
 #include "kernels/kernels.h"
+#include "src/adapter_gemms.h"
 #include "src/model.h"
 
 /* The activations of one layer over one chunk of n_tok rows.  Which of them
@@ -41,6 +42,7 @@ typedef struct cf_layer_call {
     const cf_layer *layer;
     cf_qkv_params qkv;
     cf_attn_batch batch;
+    cf_adapter_rows adapter_rows;
     void *scratch;
 } cf_layer_call;
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "src/adapter_options.h"
 #include "src/comm.h"
 #include "src/commands.h"
 #include "src/log.h"
@@ -34,6 +35,8 @@ static int command_run(const cf_options *options, cf_comm *comm)
         return cf_command_verify(options);
     case CF_COMMAND_EXPORT:
         return cf_command_export(options, comm);
+    case CF_COMMAND_MERGE:
+        return cf_command_merge(options, comm);
     case CF_COMMAND_SIMULATE:
         return cf_command_simulate(options);
     case CF_COMMAND_REPORT:
@@ -70,6 +73,8 @@ static int run(int argc, char **argv, cf_comm *comm)
     status = cf_comm_agree(comm, status);
     if (status == CF_OK)
         status = ranks_check(&options, outcome, comm);
+    if (status == CF_OK && is_open)
+        status = cf_comm_agree(comm, cf_adapter_options_resolve(&options));
     code = cf_exit_code(status);
     if (status == CF_OK && is_open)
         code = command_run(&options, comm);

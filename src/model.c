@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/adapter.h"
 #include "src/log.h"
 
 /* Most parameters that one layer can have: 7 weights, 7 biases, 4 norms. */
@@ -19,24 +20,15 @@ enum {
 
 /* ---- the table ---- */
 
-typedef enum placement {
-    ALIGNED, /* starts a GEMM group or stands alone */
-    BEHIND   /* directly behind the one before, part of its GEMM group */
-} placement;
-
-/* Append a tensor; n_cols 0 makes it a vector.  Returns it. */
-static cf_param *param_append(cf_model *model, placement place, uint64_t n_rows,
-                              uint64_t n_cols, const char *format, ...)
-    CF_PRINTF(5, 6);
-
-static cf_param *param_append(cf_model *model, placement place, uint64_t n_rows,
-                              uint64_t n_cols, const char *format, ...)
+cf_param *cf_model_append_param(cf_model *model, cf_param_place place,
+                                uint64_t n_rows, uint64_t n_cols,
+                                const char *format, ...)
 {
     cf_param *p = &model->params[model->n_params];
     size_t offset = model->n_elements;
     va_list args;
 
-    if (place == ALIGNED)
+    if (place == CF_PARAM_ALIGNED)
         offset += (CF_PARAM_ALIGN - offset % CF_PARAM_ALIGN) % CF_PARAM_ALIGN;
     *p = (cf_param){
         .n_dims = n_cols > 0 ? 2 : 1,
@@ -45,6 +37,7 @@ static cf_param *param_append(cf_model *model, placement place, uint64_t n_rows,
         .offset = offset,
         .layer = UINT32_MAX,
         .trained = true,
+        .in_state = true,
         .file_dtype = CF_DTYPE_F32,
     };
     va_start(args, format);
@@ -62,37 +55,38 @@ static void layer_params_append(cf_model *model, unsigned layer)
     const uint64_t kv = (uint64_t)c->n_kv_heads * c->head_dim;
     const unsigned norms = CF_PART_NORMS, biases = CF_PART_BIASES;
     const unsigned attention = CF_PART_ATTENTION, mlp = CF_PART_MLP;
+    const cf_param_place aligned = CF_PARAM_ALIGNED, behind = CF_PARAM_BEHIND;
     const struct {
         const char *name;
         uint64_t n_rows, n_cols;
-        placement place;
+        cf_param_place place;
         unsigned parts;
         bool present;
     } rows[] = {
-        {"input_layernorm.weight", c->hidden, 0, ALIGNED, norms, true},
-        {"self_attn.q_proj.weight", q, c->hidden, ALIGNED, attention, true},
-        {"self_attn.k_proj.weight", kv, c->hidden, BEHIND, attention, true},
-        {"self_attn.v_proj.weight", kv, c->hidden, BEHIND, attention, true},
-        {"self_attn.q_proj.bias", q, 0, ALIGNED, attention | biases,
+        {"input_layernorm.weight", c->hidden, 0, aligned, norms, true},
+        {"self_attn.q_proj.weight", q, c->hidden, aligned, attention, true},
+        {"self_attn.k_proj.weight", kv, c->hidden, behind, attention, true},
+        {"self_attn.v_proj.weight", kv, c->hidden, behind, attention, true},
+        {"self_attn.q_proj.bias", q, 0, aligned, attention | biases,
          c->attention_bias},
-        {"self_attn.k_proj.bias", kv, 0, BEHIND, attention | biases,
+        {"self_attn.k_proj.bias", kv, 0, behind, attention | biases,
          c->attention_bias},
-        {"self_attn.v_proj.bias", kv, 0, BEHIND, attention | biases,
+        {"self_attn.v_proj.bias", kv, 0, behind, attention | biases,
          c->attention_bias},
-        {"self_attn.q_norm.weight", c->head_dim, 0, ALIGNED, attention | norms,
+        {"self_attn.q_norm.weight", c->head_dim, 0, aligned, attention | norms,
          c->qk_norm},
-        {"self_attn.k_norm.weight", c->head_dim, 0, ALIGNED, attention | norms,
+        {"self_attn.k_norm.weight", c->head_dim, 0, aligned, attention | norms,
          c->qk_norm},
-        {"self_attn.o_proj.weight", c->hidden, q, ALIGNED, attention, true},
-        {"self_attn.o_proj.bias", c->hidden, 0, ALIGNED, attention | biases,
+        {"self_attn.o_proj.weight", c->hidden, q, aligned, attention, true},
+        {"self_attn.o_proj.bias", c->hidden, 0, aligned, attention | biases,
          c->attention_o_bias},
-        {"post_attention_layernorm.weight", c->hidden, 0, ALIGNED, norms, true},
-        {"mlp.gate_proj.weight", c->ffn, c->hidden, ALIGNED, mlp, true},
-        {"mlp.up_proj.weight", c->ffn, c->hidden, BEHIND, mlp, true},
-        {"mlp.gate_proj.bias", c->ffn, 0, ALIGNED, mlp | biases, c->mlp_bias},
-        {"mlp.up_proj.bias", c->ffn, 0, BEHIND, mlp | biases, c->mlp_bias},
-        {"mlp.down_proj.weight", c->hidden, c->ffn, ALIGNED, mlp, true},
-        {"mlp.down_proj.bias", c->hidden, 0, ALIGNED, mlp | biases,
+        {"post_attention_layernorm.weight", c->hidden, 0, aligned, norms, true},
+        {"mlp.gate_proj.weight", c->ffn, c->hidden, aligned, mlp, true},
+        {"mlp.up_proj.weight", c->ffn, c->hidden, behind, mlp, true},
+        {"mlp.gate_proj.bias", c->ffn, 0, aligned, mlp | biases, c->mlp_bias},
+        {"mlp.up_proj.bias", c->ffn, 0, behind, mlp | biases, c->mlp_bias},
+        {"mlp.down_proj.weight", c->hidden, c->ffn, aligned, mlp, true},
+        {"mlp.down_proj.bias", c->hidden, 0, aligned, mlp | biases,
          c->mlp_bias},
     };
 
@@ -103,8 +97,9 @@ static void layer_params_append(cf_model *model, unsigned layer)
 
         if (!rows[i].present)
             continue;
-        p = param_append(model, rows[i].place, rows[i].n_rows, rows[i].n_cols,
-                         "model.layers.%u.%s", layer, rows[i].name);
+        p = cf_model_append_param(model, rows[i].place, rows[i].n_rows,
+                                  rows[i].n_cols, "model.layers.%u.%s", layer,
+                                  rows[i].name);
         p->parts = rows[i].parts;
         p->layer = layer;
     }
@@ -124,16 +119,19 @@ static cf_status table_build(cf_model *model)
         model->inv_freq == NULL)
         return CF_NO_MEMORY;
 
-    param_append(model, ALIGNED, c->vocab, c->hidden,
-                 "model.embed_tokens.weight")
+    cf_model_append_param(model, CF_PARAM_ALIGNED, c->vocab, c->hidden,
+                          "model.embed_tokens.weight")
         ->parts = CF_PART_EMBEDDINGS | (c->tied ? CF_PART_HEAD : 0);
     for (uint32_t layer = 0; layer < c->n_layers; layer++)
         layer_params_append(model, layer);
-    param_append(model, ALIGNED, c->hidden, 0, "model.norm.weight")->parts =
-        CF_PART_NORMS;
+    cf_model_append_param(model, CF_PARAM_ALIGNED, c->hidden, 0,
+                          "model.norm.weight")
+        ->parts = CF_PART_NORMS;
     if (!c->tied)
-        param_append(model, ALIGNED, c->vocab, c->hidden, "lm_head.weight")
+        cf_model_append_param(model, CF_PARAM_ALIGNED, c->vocab, c->hidden,
+                              "lm_head.weight")
             ->parts = CF_PART_HEAD;
+    model->n_folder_params = model->n_params;
     cf_model_take_stage(model, &whole);
     return CF_OK;
 }
@@ -169,7 +167,7 @@ void cf_model_close(cf_model *model)
 
 /* ---- views ---- */
 
-static const cf_param *param_find(const cf_model *model, const char *name)
+const cf_param *cf_model_find_param(const cf_model *model, const char *name)
 {
     for (size_t i = 0; i < model->n_params; i++)
         if (strcmp(model->params[i].name, name) == 0)
@@ -182,7 +180,7 @@ static const cf_param *layer_param(const cf_model *model, uint32_t layer,
                                    const char *name)
 {
     const cf_model_config *c = &model->config;
-    const size_t n = (model->n_params - (c->tied ? 2 : 3)) / c->n_layers;
+    const size_t n = (model->n_folder_params - (c->tied ? 2 : 3)) / c->n_layers;
     const cf_param *p =
         &model->params[1 + layer * n]; /* behind the embedding */
     char full[CF_PARAM_NAME_MAX];
@@ -297,17 +295,19 @@ static void views_set(cf_model *model)
     const cf_stage *stage = &model->stage;
     const cf_param *embedding = &model->params[0];
     const cf_param *head =
-        c->tied ? embedding : param_find(model, "lm_head.weight");
+        c->tied ? embedding : cf_model_find_param(model, "lm_head.weight");
 
     if (stage->is_first) {
         model->embedding = master_of(model, embedding);
         model->d_embedding = gradient_of(model, embedding);
     }
-    for (uint32_t i = stage->first_layer; i < stage->end_layer; i++)
+    for (uint32_t i = stage->first_layer; i < stage->end_layer; i++) {
         layer_views_set(model, i);
+        cf_adapter_views_set(model, i);
+    }
     if (stage->is_last) {
         model->final_norm =
-            scale_view(model, param_find(model, "model.norm.weight"));
+            scale_view(model, cf_model_find_param(model, "model.norm.weight"));
         model->head = linear_view(model, head, NULL, c->vocab);
         if (c->tied)
             model->head.d_weight = model->d_head;
@@ -339,6 +339,7 @@ void cf_model_carve(cf_model *model, cf_model_use use, cf_arena *arena)
     }
     if (stage->is_last)
         packing_carve(model, &model->head, arena);
+    cf_adapter_carve(model, arena);
 }
 
 /* ---- gradients ---- */
@@ -358,6 +359,7 @@ void cf_model_pack(cf_model *model)
     }
     if (stage->is_last)
         k->weight_pack(k, &model->head.weight);
+    cf_adapter_pack(model);
 }
 
 void cf_model_zero_gradients(cf_model *model)

@@ -19,6 +19,8 @@
  *     first has the place where it arrives.
  * (7) Of Adam's moments a replica has a shard: one run of the flat array of the
  *     trained tensors, cut at blocks of CF_NORM_BLOCK inside a tensor.
+ * (8) Behind the tensors of the model folder the table may have those of an
+ *     adapter (adapter.h).  Then nothing else is trained.
  */
 #ifndef CF_MODEL_H
 #define CF_MODEL_H
@@ -63,6 +65,7 @@ typedef struct cf_param {
     unsigned parts;        /* cf_part bits */
     uint32_t layer;        /* UINT32_MAX: in none */
     bool trained;          /* false: frozen */
+    bool in_state;         /* of training states; false under an adapter */
     bool held;             /* has a place among this rank's masters */
     bool owned;            /* this stage updates, saves and counts it */
     size_t trained_offset; /* elements, into the gradients; only when owned */
@@ -70,11 +73,45 @@ typedef struct cf_param {
     cf_dtype file_dtype;   /* as the model folder had it */
 } cf_param;
 
+/* A low-rank adapter of the model's linear layers: y += scale x A^T B^T, with A
+ * [rank, n_in] and B [n_out, rank] of each target.  rank 0: there is none. */
+typedef struct cf_adapter_spec {
+    uint32_t rank;
+    double alpha;     /* scale = alpha / rank */
+    unsigned targets; /* bits: 1 << index into cf_adapter_target_names */
+} cf_adapter_spec;
+
+enum {
+    CF_ADAPTER_PARTS_MAX = 3 /* q, k, v are one GEMM */
+};
+
+/* One target: its rows of the GEMM's output, and its B. */
+typedef struct cf_adapter_part {
+    size_t first_row, n_rows;
+    void *weight;  /* acc [n_rows, n_in]: what it stands beside */
+    const void *b; /* acc [n_rows, rank] */
+    void *d_b;     /* acc; NULL without gradients */
+} cf_adapter_part;
+
+/* The adapter of one GEMM group, as its two GEMMs want it (adapter_gemms.h). */
+typedef struct cf_adapter {
+    size_t rank, n_rank; /* of a target, of all; n_rank 0: no adapter */
+    double scale;
+    cf_weight a; /* [n_rank, n_in]: A of its targets, one behind the other */
+    cf_weight b; /* [n_out, n_rank]: scale B of each, in its rows and columns,
+                    * and zero elsewhere */
+    void *b_blocks; /* what b points to; arena */
+    void *d_a;      /* acc; NULL without gradients */
+    size_t n_parts;
+    cf_adapter_part parts[CF_ADAPTER_PARTS_MAX];
+} cf_adapter;
+
 /* One linear layer: its weight and where its gradients go. */
 typedef struct cf_linear {
     cf_weight weight;
     void *d_weight; /* acc; NULL when frozen, and d_bias too then */
     void *d_bias;   /* acc; NULL when frozen or when there is no bias */
+    cf_adapter adapter;
 } cf_linear;
 
 /* A norm's weight, NULL when the model has none, and its gradient, NULL when it
@@ -100,6 +137,8 @@ typedef struct cf_model {
     const cf_kernels *kernels; /* borrowed */
     cf_param *params;          /* owned */
     size_t n_params;
+    size_t n_folder_params; /* those of the model folder: the first ones */
+    cf_adapter_spec adapter;
     cf_stage stage;
     size_t n_elements;         /* of the masters held, padding included */
     size_t n_trained_elements; /* of the gradients, likewise */
@@ -148,6 +187,22 @@ void cf_model_close(cf_model *model);
 /* Freeze the tensors that a list as --freeze has it names (freeze.c); before
  * carving.  Errors, logged: CF_INVALID. */
 CF_MUST_USE cf_status cf_model_freeze(cf_model *model, const char *list);
+
+/* How a tensor of the table lies to the one before it. */
+typedef enum cf_param_place {
+    CF_PARAM_ALIGNED, /* starts a GEMM group or stands alone */
+    CF_PARAM_BEHIND   /* directly behind it, part of its GEMM group */
+} cf_param_place;
+
+/* Append a tensor to a table with room for it; n_cols 0 makes it a vector.
+ * Returns it. */
+cf_param *cf_model_append_param(cf_model *model, cf_param_place place,
+                                uint64_t n_rows, uint64_t n_cols,
+                                const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* NULL when there is none of that name. */
+const cf_param *cf_model_find_param(const cf_model *model, const char *name);
 
 /* ---- a rank's part of the model (model_split.c) ---- */
 

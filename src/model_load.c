@@ -1,4 +1,4 @@
-/* model_load.c - weights from a model folder into the masters.
+/* model_load.c - weights from a model folder, or an adapter's, into the masters.
  *
  * Every tensor of the table must be there with its shape; every tensor of the
  * folder must be understood; no value that is held may be NaN or Inf.
@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/adapter.h"
+#include "src/files.h"
 #include "src/log.h"
 
 static void shape_format(uint32_t n_dims, const uint64_t *dims, char *buf,
@@ -24,7 +26,16 @@ static void shape_format(uint32_t n_dims, const uint64_t *dims, char *buf,
         snprintf(buf + used, size - used, "]");
 }
 
-static cf_status shape_check(const cf_param *p, const cf_tensor *tensor)
+/* Where tensors come from, for messages. */
+typedef struct origin {
+    const char *folder;
+    const char *asks;   /* who says what their shapes are */
+    const char *mend;   /* a tensor that is not as it says */
+    const char *damage; /* what holds a NaN */
+} origin;
+
+static cf_status shape_check(const origin *from, const cf_param *p,
+                             const cf_tensor *tensor)
 {
     char want[64], have[128];
 
@@ -33,14 +44,13 @@ static cf_status shape_check(const cf_param *p, const cf_tensor *tensor)
         return CF_OK;
     shape_format(p->n_dims, p->dims, want, sizeof(want));
     shape_format(tensor->n_dims, tensor->dims, have, sizeof(have));
-    cf_log_error("%s: tensor '%s' has shape %s, config.json asks for %s: "
-                 "correct config.json, or get the model again",
-                 tensor->path, tensor->name, have, want);
+    cf_log_error("%s: tensor '%s' has shape %s, %s for %s: %s", tensor->path,
+                 tensor->name, have, from->asks, want, from->mend);
     return CF_MALFORMED;
 }
 
-static cf_status finite_check(const cf_model *model, const cf_tensor *tensor,
-                              const void *values)
+static cf_status finite_check(const origin *from, const cf_model *model,
+                              const cf_tensor *tensor, const void *values)
 {
     const cf_kernels *k = model->kernels;
     size_t n_rows = (size_t)tensor->dims[0];
@@ -49,13 +59,18 @@ static cf_status finite_check(const cf_model *model, const cf_tensor *tensor,
 
     if (row == n_rows)
         return CF_OK;
-    cf_log_error("%s: tensor '%s' holds a NaN or Inf in row %zu: the model is "
+    cf_log_error("%s: tensor '%s' holds a NaN or Inf in row %zu: the %s is "
                  "damaged, get it again",
-                 tensor->path, tensor->name, row);
+                 tensor->path, tensor->name, row, from->damage);
     return CF_MALFORMED;
 }
 
-static cf_status param_load(cf_model *model, cf_param *p, const char *folder,
+static bool is_of_folder(const cf_model *model, const cf_param *p)
+{
+    return (size_t)(p - model->params) < model->n_folder_params;
+}
+
+static cf_status param_load(cf_model *model, cf_param *p, const origin *from,
                             const cf_tensors *tensors)
 {
     const cf_tensor *tensor = cf_tensors_find(tensors, p->name);
@@ -63,21 +78,21 @@ static cf_status param_load(cf_model *model, cf_param *p, const char *folder,
     cf_status status;
 
     if (tensor == NULL) {
-        cf_log_error(
-            "%s: tensor '%s' is missing from the weights: get the model "
-            "again, or correct config.json",
-            folder, p->name);
+        cf_log_error("%s: tensor '%s' is missing from the weights: %s",
+                     from->folder, p->name, from->mend);
         return CF_MALFORMED;
     }
-    status = shape_check(p, tensor);
+    status = shape_check(from, p, tensor);
     if (status != CF_OK)
         return status;
-    p->file_dtype = tensor->dtype;
+    /* An adapter leaves in fp32, however it came. */
+    if (is_of_folder(model, p))
+        p->file_dtype = tensor->dtype;
     if (dst == NULL)
         return CF_OK;
     cf_tensor_read(tensor, 0, p->n, model->kernels->compute, dst);
     cf_tensor_release(tensor);
-    return finite_check(model, tensor, dst);
+    return finite_check(from, model, tensor, dst);
 }
 
 /* A tied config whose file carries lm_head.weight too: fine when it equals the
@@ -117,10 +132,9 @@ static cf_status tied_head_check(const cf_model *model, const cf_tensor *tensor)
 
 static bool name_known(const cf_model *model, const char *name)
 {
-    for (size_t i = 0; i < model->n_params; i++)
-        if (strcmp(model->params[i].name, name) == 0)
-            return true;
-    return false;
+    const cf_param *p = cf_model_find_param(model, name);
+
+    return p != NULL && is_of_folder(model, p);
 }
 
 /* Rotary tables that old folders carry; they follow from the config. */
@@ -155,15 +169,69 @@ static cf_status others_check(const cf_model *model, const cf_tensors *tensors)
 
 cf_status cf_model_load(cf_model *model, const char *folder)
 {
+    const origin from = {
+        .folder = folder,
+        .asks = "config.json asks",
+        .mend = "correct config.json, or get the model again",
+        .damage = "model",
+    };
     cf_tensors *tensors;
     cf_status status = cf_tensors_open_folder(folder, &tensors);
 
     if (status != CF_OK)
         return status;
-    for (size_t i = 0; i < model->n_params && status == CF_OK; i++)
-        status = param_load(model, &model->params[i], folder, tensors);
+    for (size_t i = 0; i < model->n_folder_params && status == CF_OK; i++)
+        status = param_load(model, &model->params[i], &from, tensors);
     if (status == CF_OK)
         status = others_check(model, tensors);
+    cf_tensors_close(tensors);
+    if (status == CF_OK)
+        cf_model_pack(model);
+    return status;
+}
+
+/* ---- adapters ---- */
+
+static cf_status adapter_others_check(const cf_model *model,
+                                      const cf_tensors *tensors)
+{
+    for (size_t i = 0; i < cf_tensors_count(tensors); i++) {
+        const cf_tensor *tensor = cf_tensors_at(tensors, i);
+
+        if (cf_model_find_param(model, tensor->name) != NULL)
+            continue;
+        cf_log_error("%s: tensor '%s' does not belong to an adapter of this "
+                     "model with the target_modules of adapter_config.json: "
+                     "name the model that it was made for",
+                     tensor->path, tensor->name);
+        return CF_MALFORMED;
+    }
+    return CF_OK;
+}
+
+cf_status cf_adapter_load(cf_model *model, const char *folder)
+{
+    const origin from = {
+        .folder = folder,
+        .asks = "the model and adapter_config.json ask",
+        .mend = "name the model that the adapter was made for, or get the "
+                "adapter again",
+        .damage = "adapter",
+    };
+    char *path = cf_path_join(folder, "/", "adapter_model.safetensors");
+    cf_tensors *tensors;
+    cf_status status = CF_NO_MEMORY;
+
+    if (path != NULL)
+        status = cf_tensors_open_file(path, &tensors);
+    free(path);
+    if (status != CF_OK)
+        return status;
+    for (size_t i = model->n_folder_params;
+         i < model->n_params && status == CF_OK; i++)
+        status = param_load(model, &model->params[i], &from, tensors);
+    if (status == CF_OK)
+        status = adapter_others_check(model, tensors);
     cf_tensors_close(tensors);
     if (status == CF_OK)
         cf_model_pack(model);

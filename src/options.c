@@ -271,6 +271,8 @@ void cf_options_close(cf_options *options)
     free(options->model);
     free(options->output);
     free(options->freeze);
+    free(options->lora_targets);
+    free(options->adapter);
     free(options->layers_per_stage);
     free(options->against);
     free(options->lengths);

@@ -21,6 +21,7 @@ typedef enum cf_command {
     CF_COMMAND_EVAL,
     CF_COMMAND_VERIFY,
     CF_COMMAND_EXPORT,
+    CF_COMMAND_MERGE,
     CF_COMMAND_SIMULATE,
     CF_COMMAND_REPORT
 } cf_command;
@@ -98,6 +99,13 @@ typedef struct cf_options {
     double adam_eps;
     double grad_clip; /* 0 = off */
     char *freeze;     /* what is not trained; NULL = nothing */
+
+    /* Filled from the adapter where there is one (adapter_options.h). */
+    uint32_t lora_rank; /* 0 = full fine-tuning */
+    double lora_alpha;  /* < 0 = 2 lora_rank */
+    char *lora_targets; /* as "q_proj,v_proj"; NULL = all */
+    char *adapter;      /* folder of --init-adapter or --adapter */
+    bool merge;
 
     char **eval_data; /* as data; none: no evaluation while training */
     size_t n_eval_data;

@@ -19,6 +19,8 @@ static const char *command_help(cf_command command)
         return "prove chunked == unsplit on your own model and data";
     case CF_COMMAND_EXPORT:
         return "write a Hugging Face folder from a training state";
+    case CF_COMMAND_MERGE:
+        return "write a model folder with an adapter in its weights";
     case CF_COMMAND_SIMULATE:
         return "schedule a batch without a model: bubbles, peaks, timeline";
     case CF_COMMAND_REPORT:

@@ -16,9 +16,10 @@
 #define SIMULATE (1U << CF_COMMAND_SIMULATE)
 #define EXPORT   (1U << CF_COMMAND_EXPORT)
 #define REPORT   (1U << CF_COMMAND_REPORT)
+#define MERGE    (1U << CF_COMMAND_MERGE)
 #define STEP     (TRAIN | VERIFY) /* commands that run an optimizer step's loss */
 #define ALL      (TRAIN | EVAL | VERIFY)
-#define EVERY    (ALL | EXPORT | SIMULATE)
+#define EVERY    (ALL | EXPORT | MERGE | SIMULATE)
 
 /* Tokens, chunks and sequences are uint32_t, and sums of a few stay inside. */
 #define COUNT_MAX (1U << 30)
@@ -78,7 +79,7 @@ static const cf_choice export_dtypes[] = {
 /* clang-format off */
 const cf_option cf_option_table[] = {
     {.name = "model", .metavar = "DIR", .commands = EVERY,
-     .required = ALL,
+     .required = ALL | MERGE,
      FIELD(TEXT, model), .help = "Hugging Face folder to start from"},
     {.name = "data", .metavar = "FILE", .commands = ALL | SIMULATE,
      .required = ALL,
@@ -88,8 +89,12 @@ const cf_option cf_option_table[] = {
      .help = "how often each --data is drawn, as in 3,1"},
     {.name = "lengths", .metavar = "FILE", .commands = SIMULATE,
      FIELD(TEXT, lengths), .help = "a length in tokens a line, for --data"},
-    {.name = "output", .metavar = "DIR", .commands = TRAIN | EXPORT | REPORT,
-     .required = TRAIN | EXPORT | REPORT,
+    {.name = "adapter", .metavar = "DIR", .commands = EVAL | MERGE,
+     .required = MERGE, FIELD(TEXT, adapter), .fallback = "none",
+     .help = "PEFT folder of an adapter"},
+    {.name = "output", .metavar = "DIR",
+     .commands = TRAIN | EXPORT | MERGE | REPORT,
+     .required = TRAIN | EXPORT | MERGE | REPORT,
      FIELD(TEXT, output), .help = "run folder"},
     {.name = "overwrite", .commands = TRAIN, .once = true,
      FIELD(FLAG, overwrite), .help = "replace an earlier run in it"},
@@ -195,6 +200,20 @@ const cf_option cf_option_table[] = {
     {.name = "freeze", .metavar = "LIST", .commands = STEP, .identity = true,
      FIELD(TEXT, freeze), .fallback = "nothing",
      .help = "not to train, as in embeddings,layers:0-7"},
+    {.name = "lora-rank", .metavar = "R", .commands = STEP, .identity = true,
+     WHOLE(32, lora_rank, COUNT, 0, 1U << 16), .initial = "0",
+     .help = "of an adapter beside the frozen model; 0 = full"},
+    {.name = "lora-alpha", .metavar = "X", .commands = STEP, .identity = true,
+     REAL(lora_alpha, 0, 1e9), .above_low = true, .fallback = "2R",
+     .help = "its scale is X / R"},
+    {.name = "lora-targets", .metavar = "LIST", .commands = STEP,
+     .identity = true, FIELD(TEXT, lora_targets), .fallback = "all linear",
+     .help = "as in q_proj,v_proj"},
+    {.name = "init-adapter", .metavar = "DIR", .commands = STEP,
+     FIELD(TEXT, adapter), .fallback = "a new one",
+     .help = "PEFT folder to go on from"},
+    {.name = "merge", .commands = TRAIN | EXPORT,
+     FIELD(FLAG, merge), .help = "write the merged model too"},
 
     {.name = "eval-data", .metavar = "FILE", .commands = TRAIN,
      LIST(eval_data), .fallback = "none",
@@ -208,7 +227,8 @@ const cf_option cf_option_table[] = {
      WHOLE(64, patience, COUNT, 1, 1ULL << 48), .fallback = "never",
      .help = "stop after N evaluations without a better one"},
 
-    {.name = "export-dtype", .metavar = "TYPE", .commands = TRAIN | EXPORT,
+    {.name = "export-dtype", .metavar = "TYPE",
+     .commands = TRAIN | EXPORT | MERGE,
      FIELD(CHOICE, export_dtype), .choices = export_dtypes, .initial = "model",
      .help = "of the weights"},
     {.name = "against", .metavar = "FILE", .commands = VERIFY,
@@ -265,10 +285,10 @@ _Static_assert(sizeof(cf_option_table) / sizeof(cf_option_table[0]) <=
                "a draft has room for every option");
 
 static const cf_later_option later_options[] = {
-    {"pipeline-stages", VERIFY, "1"}, {"schedule", VERIFY, "state-aware"},
-    {"tensor-parallel", STEP, "1"},   {"lora-rank", STEP, "0"},
-    {"lora-alpha", STEP, NULL},       {"lora-targets", STEP, NULL},
-    {"merge", TRAIN, NULL},
+    {"pipeline-stages", VERIFY, "1"},
+    {"schedule", VERIFY, "state-aware"},
+    {"tensor-parallel", STEP, "1"},
+    {"lora-dropout", STEP, "0"},
 };
 
 typedef struct command_row {
@@ -284,6 +304,7 @@ static const command_row commands[] = {
     {"plan", CF_COMMAND_TRAIN, true},
     {"simulate", CF_COMMAND_SIMULATE, false},
     {"export", CF_COMMAND_EXPORT, false},
+    {"merge", CF_COMMAND_MERGE, false},
     {"report", CF_COMMAND_REPORT, false},
 };
 

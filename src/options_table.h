@@ -58,7 +58,7 @@ extern const size_t cf_option_count;
 
 /* Not below cf_option_count. */
 enum {
-    CF_OPTIONS_MAX = 64
+    CF_OPTIONS_MAX = 96
 };
 
 /* What stands before a word: --learning-rate, or learning_rate. */

@@ -16,31 +16,15 @@
 
 /* Everything that a run writes, now or in an earlier version. */
 static const char *const run_files[] = {
-    "config.yaml",
-    "metrics.jsonl",
-    "events.out.tfevents.*",
-    "ledger.json",
-    "checkpoints",
-    "model",
-    "model.tmp*",
-    "model.old",
-    "adapter",
-    "schedule.svg",
-    "loss.svg",
-    "lengths.svg",
-    "memory.svg",
-    "config.yaml.tmp*",
-    "ledger.json.tmp*",
-    "best",
-    "best.tmp*",
-    "best.old",
-    "run.json",
-    "run.json.tmp*",
-    "report.html",
-    "schedule.svg.tmp",
-    "loss.svg.tmp",
-    "lengths.svg.tmp",
-    "memory.svg.tmp",
+    "config.yaml",     "metrics.jsonl",    "events.out.tfevents.*",
+    "ledger.json",     "checkpoints",      "model",
+    "model.tmp*",      "model.old",        "adapter",
+    "schedule.svg",    "loss.svg",         "lengths.svg",
+    "memory.svg",      "config.yaml.tmp*", "ledger.json.tmp*",
+    "adapter.tmp*",    "adapter.old",      "best",
+    "best.tmp*",       "best.old",         "run.json",
+    "run.json.tmp*",   "report.html",      "schedule.svg.tmp",
+    "loss.svg.tmp",    "lengths.svg.tmp",  "memory.svg.tmp",
     "report.html.tmp",
 };
 
@@ -97,13 +81,15 @@ static bool is_within(const char *path, const char *other)
     return within;
 }
 
-/* A run that starts from the model of an earlier run must not remove it. */
+/* A run that starts from the model, or the adapter, of an earlier run must not
+ * remove it. */
 static cf_status model_check(const char *path, const char *model)
 {
     if (!is_within(model, path))
         return CF_OK;
-    cf_log_error("--model '%s' is part of the run that --overwrite would "
-                 "remove: name another --output, or move the model first",
+    cf_log_error("'%s' of --model or --init-adapter is part of the run that "
+                 "--overwrite would remove: name another --output, or move it "
+                 "first",
                  model);
     return CF_INVALID;
 }

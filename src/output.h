@@ -17,7 +17,7 @@ CF_MUST_USE cf_status cf_output_check(const char *path, cf_output_mode mode,
                                       const char *model);
 
 /* Have a writable run folder at path.  Refused when the model that the run starts
- * from is among what would be removed.  Errors, logged: CF_INVALID. */
+ * from, or its adapter, is among what would be removed.  Errors, logged: CF_INVALID. */
 CF_MUST_USE cf_status cf_output_open(const char *path, cf_output_mode mode,
                                      const char *model);
 

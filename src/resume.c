@@ -16,27 +16,50 @@
 
 /* ---- options ---- */
 
+static cf_status option_add(cf_checkpoint_state *run, const char *name,
+                            const char *value)
+{
+    cf_checkpoint_option *option = &run->options[run->n_options];
+
+    if (run->n_options == CF_CHECKPOINT_OPTIONS_MAX ||
+        strlen(name) >= sizeof(option->name) ||
+        strlen(value) >= sizeof(option->value)) {
+        cf_log_error("--%s: too long to be kept in a training state", name);
+        return CF_INVALID;
+    }
+    memcpy(option->name, name, strlen(name) + 1);
+    memcpy(option->value, value, strlen(value) + 1);
+    run->n_options++;
+    return CF_OK;
+}
+
+/* The adapter that the run begins with, told by content. */
+static cf_status adapter_add(cf_checkpoint_state *run, const char *folder)
+{
+    char text[40];
+    uint64_t hash;
+    cf_status status;
+
+    if (folder == NULL)
+        return option_add(run, "init-adapter", "");
+    status = cf_resume_hash_adapter(folder, &hash);
+    if (status != CF_OK)
+        return status;
+    (void)snprintf(text, sizeof(text), "one of content %016" PRIx64, hash);
+    return option_add(run, "init-adapter", text);
+}
+
 cf_status cf_resume_describe(const cf_options *options, uint64_t n_steps,
                              cf_checkpoint_state *run_p)
 {
     cf_option_text text;
+    cf_status status = CF_OK;
 
     *run_p = (cf_checkpoint_state){.n_steps = n_steps};
-    for (size_t i = 0; cf_options_identity(options, i, &text); i++) {
-        cf_checkpoint_option *option = &run_p->options[run_p->n_options];
-
-        if (run_p->n_options == CF_CHECKPOINT_OPTIONS_MAX ||
-            strlen(text.name) >= sizeof(option->name) ||
-            strlen(text.value) >= sizeof(option->value)) {
-            cf_log_error("--%s: too long to be kept in a training state",
-                         text.name);
-            return CF_INVALID;
-        }
-        memcpy(option->name, text.name, strlen(text.name) + 1);
-        memcpy(option->value, text.value, strlen(text.value) + 1);
-        run_p->n_options++;
-    }
-    return CF_OK;
+    for (size_t i = 0;
+         status == CF_OK && cf_options_identity(options, i, &text); i++)
+        status = option_add(run_p, text.name, text.value);
+    return status == CF_OK ? adapter_add(run_p, options->adapter) : status;
 }
 
 static const char *value_of(const cf_checkpoint_state *state, const char *name)
@@ -153,7 +176,7 @@ cf_status cf_resume_check_content(const cf_checkpoint_state *run,
     return refuse(&d, path);
 }
 
-/* ---- model ---- */
+/* ---- model and adapter ---- */
 
 /* config.json whatever its layout, and without what changes no number. */
 static cf_status hash_config(cf_hash *hash, const char *folder)
@@ -215,6 +238,25 @@ cf_status cf_resume_hash_model(const char *folder, uint64_t *hash_p)
     status = cf_tensors_open_folder(folder, &tensors);
     if (status != CF_OK)
         return status;
+    hash_tensors(&hash, tensors);
+    cf_tensors_close(tensors);
+    *hash_p = cf_hash_end(&hash);
+    return CF_OK;
+}
+
+cf_status cf_resume_hash_adapter(const char *folder, uint64_t *hash_p)
+{
+    char *path = cf_path_join(folder, "/", "adapter_model.safetensors");
+    cf_tensors *tensors;
+    cf_hash hash;
+    cf_status status = CF_NO_MEMORY;
+
+    if (path != NULL)
+        status = cf_tensors_open_file(path, &tensors);
+    free(path);
+    if (status != CF_OK)
+        return status;
+    cf_hash_begin(&hash);
     hash_tensors(&hash, tensors);
     cf_tensors_close(tensors);
     *hash_p = cf_hash_end(&hash);

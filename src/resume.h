@@ -10,7 +10,8 @@
 #include "src/options.h"
 
 /* A state of step 0 with the options of this run; model and data are not in it
- * yet.  Errors, logged: CF_INVALID (an option is too long to be kept). */
+ * yet, but the adapter that it begins with is.  Errors, logged: CF_INVALID (an
+ * option is too long to be kept), CF_MALFORMED. */
 CF_MUST_USE cf_status cf_resume_describe(const cf_options *options,
                                          uint64_t n_steps,
                                          cf_checkpoint_state *run_p);
@@ -20,6 +21,10 @@ CF_MUST_USE cf_status cf_resume_describe(const cf_options *options,
  * CF_MALFORMED. */
 CF_MUST_USE cf_status cf_resume_hash_model(const char *folder,
                                            uint64_t *hash_p);
+
+/* The hash of the tensors of an adapter.  Errors, logged: CF_MALFORMED. */
+CF_MUST_USE cf_status cf_resume_hash_adapter(const char *folder,
+                                             uint64_t *hash_p);
 
 /* Whether the options (then: model and data) agree with those of the state in
  * the folder `path`.  Error, logged, with everything that differs:

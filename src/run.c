@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "src/adapter.h"
+#include "src/adapter_options.h"
 #include "src/forecast.h"
 #include "src/log.h"
 #include "src/machine.h"
@@ -49,6 +51,22 @@ static cf_status stage_of(const cf_run *run, uint32_t index, cf_stage *stage_p)
                           index, stage_p);
 }
 
+/* The adapter beside the model, if there is to be one. */
+static cf_status adapter_open(cf_run *run)
+{
+    const cf_kernels *k = &run->kernels;
+    cf_adapter_spec spec;
+    cf_status status = cf_adapter_options_spec(run->options, &spec);
+
+    if (status != CF_OK || spec.rank == 0)
+        return status;
+    if (k->act_bytes == k->acc_bytes)
+        return cf_model_adapt(&run->model, &spec);
+    cf_log_error("an adapter with --compute bf16 is not there yet in this "
+                 "version: use fp32");
+    return CF_INVALID;
+}
+
 /* Of the model's table, what this rank holds and updates. */
 static cf_status part_take(cf_run *run)
 {
@@ -83,6 +101,8 @@ cf_status cf_run_open(const cf_options *options, cf_comm *comm, cf_run *run)
     status = backend_open(options, &run->kernels);
     if (status == CF_OK)
         status = cf_model_open(options->model, &run->kernels, &run->model);
+    if (status == CF_OK)
+        status = adapter_open(run);
     if (status == CF_OK)
         status = cf_dataset_open(options->data, options->n_data,
                                  run->model.config.vocab, &run->dataset);
@@ -122,10 +142,11 @@ const char *cf_run_describe(const cf_run *run, char *buf, size_t size)
     (void)snprintf(buf, size,
                    "layers of the model: %u\nhidden size of the model: %u\n"
                    "vocabulary of the model: %u\nsequences of the data: %zu\n"
-                   "hash of the data: %016" PRIx64 "\n",
+                   "hash of the data: %016" PRIx64 "\n"
+                   "rank of the adapter: %u\n",
                    (unsigned)c->n_layers, (unsigned)c->hidden,
                    (unsigned)c->vocab, cf_dataset_count(dataset),
-                   cf_dataset_hash(dataset));
+                   cf_dataset_hash(dataset), (unsigned)run->model.adapter.rank);
     return buf;
 }
 
@@ -172,6 +193,19 @@ cf_status cf_run_place(cf_run *run, const cf_arena *sizes, cf_run_carver carve,
     if (status == CF_OK)
         carve(command, &run->arena);
     return status;
+}
+
+cf_status cf_run_load(cf_run *run)
+{
+    cf_model *model = &run->model;
+    cf_status status = cf_model_load(model, run->options->model);
+
+    if (status != CF_OK || !cf_model_has_adapter(model))
+        return status;
+    if (run->options->adapter != NULL)
+        return cf_adapter_load(model, run->options->adapter);
+    cf_adapter_init(model, run->options->seed);
+    return CF_OK;
 }
 
 int cf_exit_code(cf_status status)

@@ -47,6 +47,10 @@ CF_MUST_USE cf_status cf_run_size(const cf_run *run, cf_run_carver carve,
 CF_MUST_USE cf_status cf_run_place(cf_run *run, const cf_arena *sizes,
                                    cf_run_carver carve, void *command);
 
+/* The weights: of the model folder, and of the adapter, read or new.  Errors,
+ * logged: CF_MALFORMED, CF_NO_MEMORY. */
+CF_MUST_USE cf_status cf_run_load(cf_run *run);
+
 /* The exit code of INTERFACE section 5 for a status. */
 int cf_exit_code(cf_status status);
 

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "src/adapter.h"
 #include "src/file_write.h"
 #include "src/files.h"
 #include "src/log.h"
@@ -126,17 +127,30 @@ static cf_status output_begin(cf_training *t)
 
 /* ---- after the last step ---- */
 
+static void delivered_print(const cf_training *t)
+{
+    const char *output = t->options->output;
+
+    if (!cf_model_has_adapter(&t->run.model))
+        cf_log_info("the fine-tuned model is in %s/model", output);
+    else if (!t->options->merge)
+        cf_log_info("the adapter is in %s/adapter", output);
+    else
+        cf_log_info("the adapter is in %s/adapter, the merged model in "
+                    "%s/model",
+                    output, output);
+}
+
 static cf_status output_end(cf_training *t)
 {
     char *ledger = output_path(t, "ledger.json");
-    char *model = output_path(t, "model");
     cf_status status = CF_NO_MEMORY;
 
-    if (ledger != NULL && model != NULL)
+    if (ledger != NULL)
         status = cf_validation_restore_best(&t->validation);
     if (status == CF_OK)
-        status = cf_model_export(t->comm, &t->run.model, t->options->model,
-                                 model, t->options->export_dtype);
+        status = cf_trained_deliver(t->comm, &t->run.model, t->options->model,
+                                    t->options->output, t->options);
     if (status == CF_OK && cf_training_is_root(t))
         status = cf_ledger_write(&t->ledger, ledger);
     status = cf_comm_agree(t->comm, status);
@@ -151,9 +165,8 @@ static cf_status output_end(cf_training *t)
             cf_bytes_format(t->predicted_bytes, predicted, sizeof(predicted)),
             cf_bytes_format(cf_machine_resident_peak_bytes(), resident,
                             sizeof(resident)));
-        cf_log_info("the fine-tuned model is in %s", model);
+        delivered_print(t);
     }
-    free(model);
     free(ledger);
     return status;
 }
@@ -204,19 +217,24 @@ static cf_status train_steps(cf_training *t)
     return status;
 }
 
-/* Whether the model of this very state was written: a ledger.json of it stands
+/* Whether the result of this very state was written: a ledger.json of it stands
  * behind. */
 static cf_status find_output(const cf_training *t, bool *found_p)
 {
+    const bool adapter = cf_model_has_adapter(&t->run.model);
     char *ledger = output_path(t, "ledger.json");
     char *config = output_path(t, "model/config.json");
+    char *adapter_config = output_path(t, "adapter/adapter_config.json");
     cf_status status = CF_NO_MEMORY;
 
-    if (ledger != NULL && config != NULL) {
-        *found_p = access(config, F_OK) == 0 &&
-                   cf_ledger_is_written(&t->ledger, ledger);
+    if (ledger != NULL && config != NULL && adapter_config != NULL) {
+        *found_p =
+            (!adapter || access(adapter_config, F_OK) == 0) &&
+            ((adapter && !t->options->merge) || access(config, F_OK) == 0) &&
+            cf_ledger_is_written(&t->ledger, ledger);
         status = CF_OK;
     }
+    free(adapter_config);
     free(config);
     free(ledger);
     return status;
@@ -275,15 +293,23 @@ static cf_status start_agree(const cf_training *t)
     return status;
 }
 
+/* Neither the model nor the adapter to go on from may be in its way. */
+static cf_status output_check(const cf_training *t)
+{
+    const char *const inputs[] = {t->options->model, t->options->adapter};
+    cf_status status = CF_OK;
+
+    for (size_t i = 0; i < 2 && inputs[i] != NULL && status == CF_OK; i++)
+        status = cf_output_check(t->options->output, output_mode(t->options),
+                                 inputs[i]);
+    return status;
+}
+
 /* Everything that tells whether the run can be made, on every rank. */
 static cf_status prepare(cf_training *t)
 {
     char text[128];
-    cf_status status =
-        cf_training_is_root(t)
-            ? cf_output_check(t->options->output, output_mode(t->options),
-                              t->options->model)
-            : CF_OK;
+    cf_status status = cf_training_is_root(t) ? output_check(t) : CF_OK;
 
     status = cf_comm_agree(t->comm, status);
     /* One stage alone may not fit; all must know before they go on. */
@@ -317,7 +343,7 @@ static cf_status train(cf_training *t)
     if (status == CF_OK)
         status = cf_run_place(&t->run, &t->sizes, cf_training_carve, t);
     if (status == CF_OK)
-        status = cf_model_load(&t->run.model, t->options->model);
+        status = cf_run_load(&t->run);
     status = cf_comm_agree(t->comm, status);
     if (status == CF_OK)
         status = output_begin(t);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "src/adapter_options.h"
 #include "src/log.h"
 
 void cf_training_print_forecast(const cf_training *t, const char *basis)
@@ -30,13 +31,14 @@ static void data_print(const cf_training *t)
     cf_log_info("an epoch: %s", line);
 }
 
-/* Parameters, all or the trained ones. */
+/* Parameters of the model folder, or the trained ones. */
 static double millions(const cf_model *model, bool trained_only)
 {
     size_t n = 0;
 
     for (size_t i = 0; i < model->n_params; i++)
-        if (model->params[i].trained || !trained_only)
+        if (trained_only ? model->params[i].trained
+                         : i < model->n_folder_params)
             n += model->params[i].n;
     return (double)n * 1e-6;
 }
@@ -56,6 +58,17 @@ static void frozen_print(const cf_model *model, const char *list)
     cf_log_info("frozen %s: %.1f M parameters are trained%s%s", list,
                 millions(model, true), stop,
                 both ? "; embeddings and head are one weight, frozen" : "");
+}
+
+static void adapter_print(const cf_model *model)
+{
+    const cf_adapter_spec *spec = &model->adapter;
+    char targets[CF_ADAPTER_TARGETS_BYTES_MAX];
+
+    cf_log_info("LoRA rank %u, alpha %g on %s: %.2f M parameters are trained",
+                (unsigned)spec->rank, spec->alpha,
+                cf_adapter_targets_format(spec->targets, targets),
+                millions(model, true));
 }
 
 /* The size of a batch, as in "32 sequences". */
@@ -98,6 +111,8 @@ void cf_training_introduce(const cf_training *t)
     cf_log_info("model %s: %.1f M parameters, %u layers; backend %s",
                 t->options->model, millions(&t->run.model, false),
                 (unsigned)c->n_layers, t->run.kernels.name);
+    if (cf_model_has_adapter(&t->run.model))
+        adapter_print(&t->run.model);
     if (t->options->freeze != NULL)
         frozen_print(&t->run.model, t->options->freeze);
     data_print(t);

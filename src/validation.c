@@ -185,8 +185,8 @@ static cf_status best_write(const cf_validation *v)
 
     if (status == CF_OK)
         status =
-            cf_model_export(v->run->comm, &v->run->model, v->options->model,
-                            path, v->options->export_dtype);
+            cf_trained_write(v->run->comm, &v->run->model, v->options->model,
+                             path, v->options->export_dtype);
     free(path);
     return status;
 }
@@ -260,7 +260,7 @@ cf_status cf_validation_restore_best(const cf_validation *v)
         return CF_OK;
     path = best_path(v);
     if (path != NULL)
-        status = cf_model_load(&v->run->model, path);
+        status = cf_trained_load(&v->run->model, path);
     status = cf_comm_agree(v->run->comm, status);
     if (status == CF_OK && !v->options->quiet)
         cf_log_info("the model is that of the best evaluation: step %" PRIu64

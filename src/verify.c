@@ -396,7 +396,7 @@ static cf_status verify(verification *v)
     if (status == CF_OK)
         status = cf_run_place(&v->run, &sizes, carve, v);
     if (status == CF_OK)
-        status = cf_model_load(&v->run.model, v->options->model);
+        status = cf_run_load(&v->run);
     if (status == CF_OK)
         status = side_run(v, &v->chunked);
     if (status != CF_OK)

@@ -341,6 +341,35 @@ START_TEST(frozen_parts_change_no_bits)
 }
 END_TEST
 
+START_TEST(stages_beside_an_adapter_change_no_bits)
+{
+    const layout piped = {stage_counts[_i], stage_counts[_i], 2, "state-aware",
+                          6};
+    sandbox box = deep_sandbox_open(_i % 2 == 1);
+
+    run(&box, "one", "fp32", one_rank, "--lora-rank", "3", "--merge", NULL);
+    run(&box, "piped", "fp32", piped, "--lora-rank", "3", "--merge", NULL);
+    expect_equal_runs(&box, "one", "piped");
+    ck_assert(
+        equal_files(&box, "one", "piped", "adapter/adapter_model.safetensors"));
+    sandbox_close(&box);
+}
+END_TEST
+
+START_TEST(replicas_beside_an_adapter_are_equal_to_rounding)
+{
+    static const layout many = {4, 2, 2, "state-aware", 6};
+    sandbox box = deep_sandbox_open(true);
+
+    run(&box, "one", "fp64", one_rank, "--lora-rank", "3", "--merge", NULL);
+    run(&box, "many", "fp64", many, "--lora-rank", "3", "--merge", NULL);
+    run(&box, "again", "fp64", many, "--lora-rank", "3", "--merge", NULL);
+    expect_equal_metrics(&box, "one", "many", 1e-9);
+    expect_equal_runs(&box, "many", "again");
+    sandbox_close(&box);
+}
+END_TEST
+
 START_TEST(uneven_stages_change_no_bits)
 {
     const layout piped = {3, 3, 1, "state-aware", 6};
@@ -418,6 +447,31 @@ START_TEST(evaluations_between_steps_are_equal)
 END_TEST
 
 /* A state of some ranks is gone on from by others. */
+static void expect_resumed_elsewhere(layout first, layout then,
+                                     const char *rank)
+{
+    sandbox box = deep_sandbox_open(true);
+    char *run_folder = path_in(box.folder, "piped");
+    char *last = path_in(run_folder, "checkpoints/step-3");
+    const char *merge = strcmp(rank, "0") != 0 ? "--merge" : "--merge=false";
+    char *command;
+
+    run(&box, "one", "fp32", one_rank, "--save-every", "1", "--lora-rank", rank,
+        merge, NULL);
+    run(&box, "piped", "fp32", first, "--save-every", "1", "--lora-rank", rank,
+        merge, NULL);
+    expect_equal_runs(&box, "one", "piped");
+    command = text_format("rm -r '%s'", last);
+    ck_assert_int_eq(system(command), 0);
+    run(&box, "piped", "fp32", then, "--resume", "--save-every", "1",
+        "--lora-rank", rank, merge, NULL);
+    expect_equal_runs(&box, "one", "piped");
+    free(command);
+    free(last);
+    free(run_folder);
+    sandbox_close(&box);
+}
+
 START_TEST(any_number_of_stages_resumes_with_the_same_bits)
 {
     static const layout first[] = {{1, 1, 1, "state-aware", 6},
@@ -426,22 +480,9 @@ START_TEST(any_number_of_stages_resumes_with_the_same_bits)
     static const layout then[] = {{3, 3, 2, "state-aware", 6},
                                   {1, 1, 1, "state-aware", 6},
                                   {5, 5, 99, "state-aware", 6}};
-    sandbox box = deep_sandbox_open(true);
-    char *run_folder = path_in(box.folder, "piped");
-    char *last = path_in(run_folder, "checkpoints/step-3");
-    char *command;
 
-    run(&box, "one", "fp32", one_rank, "--save-every", "1", NULL);
-    run(&box, "piped", "fp32", first[_i], "--save-every", "1", NULL);
-    expect_equal_runs(&box, "one", "piped");
-    command = text_format("rm -r '%s'", last);
-    ck_assert_int_eq(system(command), 0);
-    run(&box, "piped", "fp32", then[_i], "--resume", "--save-every", "1", NULL);
-    expect_equal_runs(&box, "one", "piped");
-    free(command);
-    free(last);
-    free(run_folder);
-    sandbox_close(&box);
+    expect_resumed_elsewhere(first[_i], then[_i], "0");
+    expect_resumed_elsewhere(first[_i], then[_i], "2");
 }
 END_TEST
 
@@ -591,6 +632,9 @@ int main(void)
     tcase_add_loop_test(tcase, every_recompute_policy_gives_the_same_bits, 0,
                         LENGTH(recomputes));
     tcase_add_loop_test(tcase, frozen_parts_change_no_bits, 0, 4);
+    tcase_add_loop_test(tcase, stages_beside_an_adapter_change_no_bits, 0,
+                        (int)LENGTH(stage_counts));
+    tcase_add_test(tcase, replicas_beside_an_adapter_are_equal_to_rounding);
     tcase_add_test(tcase, uneven_stages_change_no_bits);
     tcase_add_loop_test(tcase,
                         replicas_are_equal_to_rounding_and_always_the_same, 0,

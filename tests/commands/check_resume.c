@@ -16,8 +16,8 @@
 
 #include "resumed.h"
 
-/* Batches of sequences, of tokens, of two files, and with evaluations between:
- * in each the last one of an epoch is short. */
+/* Batches of sequences, of tokens, of two files, and with evaluations between,
+ * of a model and of an adapter: in each the last one of an epoch is short. */
 static const resumed_setting settings[] = {
     {"qwen2-tied", "fp32", {"--global-batch", "2"}, false, false},
     {"qwen2-tied", "fp64", {"--global-batch", "2"}, false, false},
@@ -32,6 +32,17 @@ static const resumed_setting settings[] = {
      "fp32",
      {"--tokens-per-batch", "60", "--global-batch", "4", "--eval-every=2"},
      true,
+     true},
+    {"qwen2-tied",
+     "fp32",
+     {"--global-batch=2", "--lora-rank=3", "--merge"},
+     false,
+     false},
+    {"qwen2-tied",
+     "fp64",
+     {"--global-batch=2", "--lora-rank=2", "--lora-targets=v_proj,up_proj",
+      "--merge", "--eval-every=3"},
+     false,
      true},
 };
 

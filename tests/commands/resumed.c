@@ -161,7 +161,10 @@ void expect_equal_run(const resumed_work *work, const parity_command *command)
     expect_same_file(work, command, "model/model.safetensors");
     expect_same_file(work, command, "ledger.json");
     if (work->setting.evaluates)
-        expect_same_file(work, command, "best/model.safetensors");
+        expect_same_file(work, command,
+                         path_exists(work, "ref/adapter")
+                             ? "best/adapter_model.safetensors"
+                             : "best/model.safetensors");
     for (size_t i = 0; i < LENGTH(states); i++) {
         char *name =
             text_format("checkpoints/step-%u/%s", work->n_steps, states[i]);

@@ -30,12 +30,8 @@ static void carve(void *context, cf_arena *arena)
                     b->options.recompute, CF_GRADIENTS_YES, arena);
 }
 
-void bench_open(bench *b, const bench_setting *s)
-{
-    bench_open_frozen(b, s, NULL);
-}
-
-void bench_open_frozen(bench *b, const bench_setting *s, const char *freeze)
+static void open_all(bench *b, const bench_setting *s, const char *freeze,
+                     uint32_t rank, const char *targets)
 {
     cf_step_plan_params params = {
         .chunk_size_tok = s->chunk_size_tok,
@@ -47,6 +43,7 @@ void bench_open_frozen(bench *b, const bench_setting *s, const char *freeze)
     b->data = s->data != NULL ? bench_path(s->data, "")
                               : bench_path(b->model, "/data.jsonl");
     b->freeze = freeze != NULL ? bench_path(freeze, "") : NULL;
+    b->targets = targets != NULL ? bench_path(targets, "") : NULL;
     b->options = (cf_options){
         .model = b->model,
         .data = &b->data,
@@ -65,6 +62,8 @@ void bench_open_frozen(bench *b, const bench_setting *s, const char *freeze)
         .adam_eps = 1e-8,
         .grad_clip = 1,
         .freeze = b->freeze,
+        .lora_rank = rank,
+        .lora_targets = b->targets,
     };
     ck_assert_int_eq(cf_run_open(&b->options, NULL, &b->run), CF_OK);
     ck_assert_int_eq(cf_batches_open(b->run.dataset, &b->options, &b->batches),
@@ -78,13 +77,30 @@ void bench_open_frozen(bench *b, const bench_setting *s, const char *freeze)
     ck_assert_int_eq(cf_run_size(&b->run, carve, b, &b->need, &b->sizes),
                      CF_OK);
     ck_assert_int_eq(cf_run_place(&b->run, &b->sizes, carve, b), CF_OK);
-    ck_assert_int_eq(cf_model_load(&b->run.model, b->model), CF_OK);
+    ck_assert_int_eq(cf_run_load(&b->run), CF_OK);
+}
+
+void bench_open(bench *b, const bench_setting *s)
+{
+    bench_open_frozen(b, s, NULL);
+}
+
+void bench_open_frozen(bench *b, const bench_setting *s, const char *freeze)
+{
+    open_all(b, s, freeze, 0, NULL);
+}
+
+void bench_open_adapted(bench *b, const bench_setting *s, uint32_t rank,
+                        const char *targets)
+{
+    open_all(b, s, NULL, rank, targets);
 }
 
 void bench_close(bench *b)
 {
     cf_batches_close(&b->batches);
     cf_run_close(&b->run);
+    free(b->targets);
     free(b->freeze);
     free(b->data);
     free(b->model);

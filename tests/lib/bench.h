@@ -20,7 +20,7 @@ typedef struct bench_setting {
 } bench_setting;
 
 typedef struct bench {
-    char *model, *data, *freeze; /* owned */
+    char *model, *data, *freeze, *targets; /* owned */
     cf_options options;
     cf_run run;
     cf_batches batches;
@@ -37,6 +37,11 @@ typedef struct bench {
  * 1e-2.  The second leaves a list as --freeze has it untrained; NULL: none. */
 void bench_open(bench *b, const bench_setting *s);
 void bench_open_frozen(bench *b, const bench_setting *s, const char *freeze);
+
+/* The same beside a new adapter of this rank, alpha twice that, and these
+ * targets, NULL: all. */
+void bench_open_adapted(bench *b, const bench_setting *s, uint32_t rank,
+                        const char *targets);
 void bench_close(bench *b);
 
 /* Have the sequences of a step decoded, which bench_step does otherwise. */

@@ -71,20 +71,24 @@ static const char *const names_of_train =
     "max-length seed "
     "no-shuffle learning-rate min-learning-rate lr-schedule warmup-steps "
     "weight-decay adam-beta1 adam-beta2 adam-eps grad-clip freeze "
+    "lora-rank lora-alpha lora-targets init-adapter merge "
     "eval-data eval-every keep-best patience export-dtype "
     "dry-run log-every quiet verbose trace config help version ";
 static const char *const names_of_eval =
-    "model data chunk-size compute backend threads memory max-length json "
+    "model data adapter chunk-size compute backend threads memory max-length json "
     "quiet config help version ";
 static const char *const names_of_verify =
     "model data data-weights "
     "chunk-size retain-chunks recompute compute backend threads "
     "memory global-batch tokens-per-batch "
-    "max-length seed no-shuffle freeze against tolerance "
+    "max-length seed no-shuffle freeze "
+    "lora-rank lora-alpha lora-targets init-adapter against tolerance "
     "quiet "
     "config help version ";
 static const char *const names_of_export =
-    "model output step export-dtype quiet config help version ";
+    "model output step merge export-dtype quiet config help version ";
+static const char *const names_of_merge =
+    "model adapter output export-dtype quiet config help version ";
 static const char *const names_of_simulate =
     "model data data-weights lengths chunk-size retain-chunks pipeline-stages "
     "layers-per-stage schedule recompute compute "
@@ -101,6 +105,7 @@ START_TEST(each_command_has_these_options_and_no_other)
         [CF_COMMAND_EVAL] = &names_of_eval,
         [CF_COMMAND_VERIFY] = &names_of_verify,
         [CF_COMMAND_EXPORT] = &names_of_export,
+        [CF_COMMAND_MERGE] = &names_of_merge,
         [CF_COMMAND_SIMULATE] = &names_of_simulate,
         [CF_COMMAND_REPORT] = &names_of_report,
     };
@@ -324,8 +329,11 @@ static const struct {
     {TRAIN "--patience x", "--patience: \"x\" is not a whole number"},
     {"eval --model m --data d --eval-data e",
      "--eval-data: is an option of train, not of eval"},
-    {TRAIN "--lora-rank 8", "--lora-rank: 8 is not there yet"},
-    {TRAIN "--lora-targets q", "--lora-targets: is not there yet"},
+    {TRAIN "--lora-rank x", "--lora-rank: \"x\" is not a whole number from 0"},
+    {TRAIN "--lora-alpha 0", "--lora-alpha: \"0\" is not a number above 0"},
+    {TRAIN "--lora-dropout 0.1", "--lora-dropout: 0.1 is not there yet"},
+    {"eval --lora-rank 8", "--lora-rank: is an option of train, not of eval"},
+    {"merge --model m --output o", "merge needs --adapter DIR"},
     {TRAIN "--tensor-parallel 2", "--tensor-parallel: 2 is not there yet"},
     {"verify --model m --data d --pipeline-stages 2",
      "--pipeline-stages: 2 is not there yet in this version, only 1 is"},
@@ -435,9 +443,10 @@ static const struct {
     {"seed: 3\n---\nseed: 3\n", "run.yaml:2: a second document"},
     {"seed: 3\n\tsteps: 4\n", "run.yaml:2: not YAML: "},
     {"{", "not YAML: "},
-    {"merge: true\n", "run.yaml:1: merge: is not there yet"},
-    {"lora_rank: 8\n", "run.yaml:1: lora_rank: 8 is not there yet"},
-    {"lora_rank: [a]\n", "run.yaml:1: lora_rank: needs a value"},
+    {"tensor_parallel: 2\n", "run.yaml:1: tensor_parallel: 2 is not there yet"},
+    {"lora_dropout: 0.1\n", "run.yaml:1: lora_dropout: 0.1 is not there yet"},
+    {"tensor_parallel: [a]\n", "run.yaml:1: tensor_parallel: needs a value"},
+    {"lora_rank: [a]\n", "run.yaml:1: lora_rank: its value must be a single"},
     {"seed: 1\nglobal_batch: 0\n", "run.yaml:2: global_batch: \"0\" is not"},
     {"\xff\xfe\x01", "run.yaml"},
 };
@@ -638,7 +647,7 @@ START_TEST(the_written_file_has_every_option_that_is_set)
         text, "# chunkflow 0.1.0: chunkflow verify --config FILE repeats this\n"
               "model: 'm'\ndata:\n- 'd'\nchunk_size: 2048\nretain_chunks: 1\n"
               "recompute: selective\ncompute: fp32\nbackend: auto\n"
-              "global_batch: 32\nseed: 0\nno_shuffle: false\n"
+              "global_batch: 32\nseed: 0\nno_shuffle: false\nlora_rank: 0\n"
               "tolerance: 0.001\nquiet: false\n");
     free(text);
     cf_options_close(&o);

@@ -422,6 +422,7 @@ static const cf_forecast small_model = {
     .target_flop = 1e6,
     .pair_flop = 1e3,
     .trained = 1,
+    .linear_backward = 2,
     .retained_tok = 2048,
     .update_s = 0.5,
     .flop_per_s = 1e9,
