@@ -254,8 +254,19 @@ def end_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def tell_end(output, finished):
+def tell_adapter(adapter, base):
+    print(f"""
+{adapter} is an adapter for PEFT; load it with
+    chunkflow     {os.path.relpath(PROGRAM)} eval --model {shlex.quote(base)} --adapter {shlex.quote(adapter)} --data FILE
+    PEFT          PeftModel.from_pretrained(MODEL, {adapter!r})""")
+
+
+def tell_end(output, base, finished):
     model = os.path.join(output, "model")
+    adapter = os.path.join(output, "adapter")
+    if finished and os.path.exists(
+            os.path.join(adapter, "adapter_config.json")):
+        tell_adapter(adapter, base)
     if finished and os.path.exists(os.path.join(model, "config.json")):
         print(f"""
 {model} is a Hugging Face folder; load it with
@@ -295,7 +306,7 @@ def main():
     if code:
         sys.exit(code if code > 0 else 128 - code)
     if not training.has("dry-run"):
-        tell_end(options.output, not stopped)
+        tell_end(options.output, options.model, not stopped)
 
 
 if __name__ == "__main__":
