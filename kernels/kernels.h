@@ -105,7 +105,8 @@ typedef struct cf_kernels cf_kernels;
 struct cf_kernels {
     const char *name; /* as in "cpu fp32 avx2", for the log */
     cf_compute compute;
-    size_t act_bytes; /* of one element */
+    const char *advice; /* what its user should know, one line; or NULL */
+    size_t act_bytes;   /* of one element */
     size_t acc_bytes;
     void *backend; /* the backend's own context; NULL on the CPU */
 
@@ -141,23 +142,25 @@ struct cf_kernels {
                                   size_t n_in);
     void (*weight_pack)(const cf_kernels *k, cf_weight *w);
 
+    /* Suffices for each of the three. */
+    size_t (*linear_scratch_bytes)(const cf_kernels *k, size_t n_tok,
+                                   size_t n_out, size_t n_in);
+
     /* y act [n_tok, n_out] = x act [n_tok, n_in] W^T + b. */
     void (*linear_forward)(const cf_kernels *k, const cf_weight *w,
-                           size_t n_tok, const void *x, void *y);
+                           size_t n_tok, const void *x, void *y, void *scratch);
 
     /* y acc [n_tok, n_out] += x act [n_tok, n_in] W^T + b. */
     void (*linear_forward_residual)(const cf_kernels *k, const cf_weight *w,
-                                    size_t n_tok, const void *x, void *y);
+                                    size_t n_tok, const void *x, void *y,
+                                    void *scratch);
 
-    /* dx act [n_tok, n_in] = dy act [n_tok, n_out] W. */
-    void (*linear_backward_input)(const cf_kernels *k, const cf_weight *w,
-                                  size_t n_tok, const void *dy, void *dx);
-
-    /* dw acc [n_out, n_in] += dy^T x; db acc [n_out] += column sums of dy, when
-     * db is not NULL. */
-    void (*linear_backward_weight)(const cf_kernels *k, size_t n_tok,
-                                   size_t n_out, size_t n_in, const void *dy,
-                                   const void *x, void *dw, void *db);
+    /* dx act [n_tok, n_in] = dy act [n_tok, n_out] W; dw acc [n_out, n_in] +=
+     * dy^T x; db acc [n_out] += column sums of dy.  dw and db may be NULL: not
+     * wanted.  dx is neither dy nor x. */
+    void (*linear_backward)(const cf_kernels *k, const cf_weight *w,
+                            size_t n_tok, const void *dy, const void *x,
+                            void *dx, void *dw, void *db, void *scratch);
 
     /* ---- norms ---- */
 

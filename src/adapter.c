@@ -365,7 +365,7 @@ static void merge(const cf_model *model, cf_adapter *adapter, void *a_t)
         k->linear_forward_residual(
             k, &weight, part->n_rows,
             cf_at(adapter->b_blocks, part->first_row * n_rank * k->acc_bytes),
-            part->weight);
+            part->weight, NULL);
     }
 }
 
@@ -375,7 +375,7 @@ cf_status cf_adapter_merge(cf_model *model)
     void *a_t = malloc(cf_adapter_input_max(model) *
                        cf_adapter_rank_max(model) * k->acc_bytes);
 
-    assert(k->act_bytes == k->acc_bytes);
+    assert(k->act_bytes == k->acc_bytes); /* so no scratch either */
     if (a_t == NULL)
         return cf_log_no_memory("merging the adapter");
     visit(model, merge, a_t);

@@ -26,33 +26,31 @@ void cf_adapter_rows_carve(cf_adapter_rows *rows, const cf_model *model,
 
 void cf_adapter_forward(const cf_kernels *k, const cf_adapter *adapter,
                         const cf_adapter_rows *rows, size_t n_tok,
-                        const void *x, void *y)
+                        const void *x, void *y, void *scratch)
 {
     if (adapter->n_rank == 0)
         return;
-    k->linear_forward(k, &adapter->a, n_tok, x, rows->h);
-    k->linear_forward_residual(k, &adapter->b, n_tok, rows->h, y);
+    k->linear_forward(k, &adapter->a, n_tok, x, rows->h, scratch);
+    k->linear_forward_residual(k, &adapter->b, n_tok, rows->h, y, scratch);
 }
 
 /* dB is formed of all targets against all; what a target has of it is one
  * block. */
 void cf_adapter_backward(const cf_kernels *k, const cf_adapter *adapter,
                          const cf_adapter_rows *rows, size_t n_tok,
-                         const void *dy, const void *x, void *dx)
+                         const void *dy, const void *x, void *dx, void *scratch)
 {
     const cf_weight *a = &adapter->a, *b = &adapter->b;
 
     if (adapter->n_rank == 0)
         return;
-    k->linear_forward(k, a, n_tok, x, rows->h);
+    k->linear_forward(k, a, n_tok, x, rows->h, scratch);
     k->zero(k, rows->db_blocks, b->n_out * b->n_in * k->acc_bytes);
-    k->linear_backward_input(k, b, n_tok, dy, rows->dh);
-    k->linear_backward_weight(k, n_tok, b->n_out, b->n_in, dy, rows->h,
-                              rows->db_blocks, NULL);
+    k->linear_backward(k, b, n_tok, dy, rows->h, rows->dh, rows->db_blocks,
+                       NULL, scratch);
     for (size_t i = 0; i < adapter->n_parts; i++)
         cf_adapter_part_add(k, adapter, i, rows->db_blocks);
-    k->linear_backward_input(k, a, n_tok, rows->dh, rows->dx);
-    k->linear_backward_weight(k, n_tok, a->n_out, a->n_in, rows->dh, x,
-                              adapter->d_a, NULL);
+    k->linear_backward(k, a, n_tok, rows->dh, x, rows->dx, adapter->d_a, NULL,
+                       scratch);
     k->add(k, n_tok * a->n_in, rows->dx, dx);
 }

@@ -32,12 +32,13 @@ void cf_adapter_rows_carve(cf_adapter_rows *rows, const cf_model *model,
 /* y [n_tok, n_out] += the adapter's part, from x act [n_tok, n_in]. */
 void cf_adapter_forward(const cf_kernels *k, const cf_adapter *adapter,
                         const cf_adapter_rows *rows, size_t n_tok,
-                        const void *x, void *y);
+                        const void *x, void *y, void *scratch);
 
 /* dx act [n_tok, n_in] += the adapter's part, from dy act [n_tok, n_out]; its own
  * gradients accumulate. */
 void cf_adapter_backward(const cf_kernels *k, const cf_adapter *adapter,
                          const cf_adapter_rows *rows, size_t n_tok,
-                         const void *dy, const void *x, void *dx);
+                         const void *dy, const void *x, void *dx,
+                         void *scratch);
 
 #endif

@@ -19,6 +19,27 @@ static size_t max_size(size_t a, size_t b)
     return a > b ? a : b;
 }
 
+static size_t linear_scratch_bytes(const cf_kernels *k,
+                                   const cf_model_config *c, size_t n_tok)
+{
+    const size_t n_q = (size_t)c->n_heads * c->head_dim;
+    const size_t n_kv = (size_t)c->n_kv_heads * c->head_dim;
+    const struct {
+        size_t n_out, n_in;
+    } layers[] = {
+        {n_q + 2 * n_kv, c->hidden},
+        {c->hidden, n_q},
+        {2 * (size_t)c->ffn, c->hidden},
+        {c->hidden, c->ffn},
+    };
+    size_t bytes = 0;
+
+    for (size_t i = 0; i < sizeof(layers) / sizeof(layers[0]); i++)
+        bytes = max_size(bytes, k->linear_scratch_bytes(
+                                    k, n_tok, layers[i].n_out, layers[i].n_in));
+    return bytes;
+}
+
 /* Ops run one after the other, so one piece of scratch serves them all. */
 static size_t scratch_bytes(const cf_engine *engine, const cf_engine_need *need)
 {
@@ -29,6 +50,7 @@ static size_t scratch_bytes(const cf_engine *engine, const cf_engine_need *need)
     size_t bytes;
 
     bytes = k->attention_scratch_bytes(k, &shape, n_tok, need->kv.n_pieces);
+    bytes = max_size(bytes, linear_scratch_bytes(k, c, n_tok));
     bytes = max_size(bytes, k->qkv_backward_scratch_bytes(k, &shape, n_tok));
     bytes =
         max_size(bytes, k->rmsnorm_backward_scratch_bytes(k, n_tok, c->hidden));

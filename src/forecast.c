@@ -42,16 +42,16 @@ static size_t width_of(uint32_t n)
 /* Forwards of one linear layer until the time is up; the first, which wakes the
  * threads, is not timed. */
 static double gemm_flop_per_s(const cf_kernels *k, const cf_weight *w,
-                              const void *x, void *y)
+                              const void *x, void *y, void *scratch)
 {
     const double flop = 2.0 * GEMM_TOK * (double)w->n_out * (double)w->n_in;
     double start, took;
     size_t n = 0;
 
-    k->linear_forward(k, w, GEMM_TOK, x, y);
+    k->linear_forward(k, w, GEMM_TOK, x, y, scratch);
     start = cf_clock_s();
     do {
-        k->linear_forward(k, w, GEMM_TOK, x, y);
+        k->linear_forward(k, w, GEMM_TOK, x, y, scratch);
         n++;
         took = cf_clock_s() - start;
     } while (took < MEASURE_S);
@@ -59,7 +59,7 @@ static double gemm_flop_per_s(const cf_kernels *k, const cf_weight *w,
 }
 
 static void carve_gemm(const cf_kernels *k, cf_weight *w, void **x_p,
-                       void **y_p, cf_arena *arena)
+                       void **y_p, void **scratch_p, cf_arena *arena)
 {
     static const char what[] = "one GEMM";
 
@@ -74,6 +74,9 @@ static void carve_gemm(const cf_kernels *k, cf_weight *w, void **x_p,
                          k->act_bytes);
     *y_p = cf_arena_take(arena, CF_LIFETIME_OP, what, GEMM_TOK * w->n_out,
                          k->act_bytes);
+    *scratch_p = cf_arena_take(
+        arena, CF_LIFETIME_OP, what,
+        k->linear_scratch_bytes(k, GEMM_TOK, w->n_out, w->n_in), 1);
 }
 
 static cf_status machine_measure(const cf_model *model, double *flop_per_s_p)
@@ -82,19 +85,19 @@ static cf_status machine_measure(const cf_model *model, double *flop_per_s_p)
     cf_weight w = {.n_out = width_of(2 * model->config.ffn),
                    .n_in = width_of(model->config.hidden)};
     cf_arena arena;
-    void *x, *y;
+    void *x, *y, *scratch;
     cf_status status;
 
     cf_arena_open_dry(&arena);
-    carve_gemm(k, &w, &x, &y, &arena);
+    carve_gemm(k, &w, &x, &y, &scratch, &arena);
     status = cf_machine_check_gemm();
     if (status == CF_OK)
         status = cf_arena_open(arena.used, &arena);
     if (status != CF_OK)
         return status;
-    carve_gemm(k, &w, &x, &y, &arena);
+    carve_gemm(k, &w, &x, &y, &scratch, &arena);
     k->weight_pack(k, &w);
-    *flop_per_s_p = gemm_flop_per_s(k, &w, x, y);
+    *flop_per_s_p = gemm_flop_per_s(k, &w, x, y, scratch);
     cf_arena_close(&arena);
     return CF_OK;
 }

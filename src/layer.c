@@ -22,7 +22,7 @@ static void adapter_forward(const cf_layer_call *c, const cf_linear *linear,
                             const void *x, void *y)
 {
     cf_adapter_forward(c->kernels, &linear->adapter, &c->adapter_rows,
-                       c->batch.n_tok, x, y);
+                       c->batch.n_tok, x, y, c->scratch);
 }
 
 static void attention_norm(const cf_layer_call *c, const cf_layer_acts *acts)
@@ -40,7 +40,7 @@ static void project_qkv(const cf_layer_call *c, const cf_layer_acts *acts)
     const cf_kernels *k = c->kernels;
 
     k->linear_forward(k, &c->layer->qkv.weight, c->batch.n_tok, acts->n1,
-                      acts->qkv);
+                      acts->qkv, c->scratch);
     adapter_forward(c, &c->layer->qkv, acts->n1, acts->qkv);
     k->qkv_forward(k, &c->qkv, &c->batch, acts->qkv, acts->q);
 }
@@ -59,7 +59,7 @@ static void project_o(const cf_layer_call *c, const cf_layer_acts *acts)
 
     k->copy(k, acts->x, acts->x2, stream_bytes(c));
     k->linear_forward_residual(k, &c->layer->o.weight, c->batch.n_tok, acts->o,
-                               acts->x2);
+                               acts->x2, c->scratch);
     adapter_forward(c, &c->layer->o, acts->o, acts->x2);
 }
 
@@ -77,7 +77,7 @@ static void project_gate_up(const cf_layer_call *c, const cf_layer_acts *acts)
     const cf_kernels *k = c->kernels;
 
     k->linear_forward(k, &c->layer->gate_up.weight, c->batch.n_tok, acts->n2,
-                      acts->gate_up);
+                      acts->gate_up, c->scratch);
     adapter_forward(c, &c->layer->gate_up, acts->n2, acts->gate_up);
 }
 
@@ -96,7 +96,7 @@ static void project_down(const cf_layer_call *c, const cf_layer_acts *acts,
 
     k->copy(k, acts->x2, x_next, stream_bytes(c));
     k->linear_forward_residual(k, &c->layer->down.weight, c->batch.n_tok,
-                               acts->a, x_next);
+                               acts->a, x_next, c->scratch);
     adapter_forward(c, &c->layer->down, acts->a, x_next);
 }
 
@@ -154,16 +154,11 @@ static void restore(const cf_layer_call *c, const cf_layer_acts *acts,
 static void linear_backward(const cf_layer_call *c, const cf_linear *linear,
                             const void *dy, const void *x, void *dx)
 {
-    const cf_kernels *k = c->kernels;
-    const cf_weight *w = &linear->weight;
-
-    k->linear_backward_input(k, w, c->batch.n_tok, dy, dx);
-    cf_adapter_backward(k, &linear->adapter, &c->adapter_rows, c->batch.n_tok,
-                        dy, x, dx);
-    if (linear->d_weight == NULL)
-        return;
-    k->linear_backward_weight(k, c->batch.n_tok, w->n_out, w->n_in, dy, x,
-                              linear->d_weight, linear->d_bias);
+    c->kernels->linear_backward(c->kernels, &linear->weight, c->batch.n_tok, dy,
+                                x, dx, linear->d_weight, linear->d_bias,
+                                c->scratch);
+    cf_adapter_backward(c->kernels, &linear->adapter, &c->adapter_rows,
+                        c->batch.n_tok, dy, x, dx, c->scratch);
 }
 
 static void norm_backward(const cf_layer_call *c, const cf_scale *scale,

@@ -10,8 +10,7 @@ const char *cf_time_kind_str(cf_time_kind kind)
 {
     static const char *const names[CF_TIME_KINDS] = {
         [CF_TIME_GEMM_FORWARD] = "GEMM forward",
-        [CF_TIME_GEMM_DGRAD] = "GEMM dgrad",
-        [CF_TIME_GEMM_WGRAD] = "GEMM wgrad",
+        [CF_TIME_GEMM_BACKWARD] = "GEMM backward",
         [CF_TIME_ATTENTION_FORWARD] = "attention forward",
         [CF_TIME_ATTENTION_BACKWARD] = "attention backward",
         [CF_TIME_HEAD] = "head",
@@ -154,30 +153,32 @@ static void weight_pack(const cf_kernels *k, cf_weight *w)
     TIMED(CF_TIME_OPTIMIZER, weight_pack, w);
 }
 
-static void linear_forward(const cf_kernels *k, const cf_weight *w,
-                           size_t n_tok, const void *x, void *y)
+static size_t linear_scratch_bytes(const cf_kernels *k, size_t n_tok,
+                                   size_t n_out, size_t n_in)
 {
-    TIMED(CF_TIME_GEMM_FORWARD, linear_forward, w, n_tok, x, y);
+    return inside(k)->linear_scratch_bytes(inside(k), n_tok, n_out, n_in);
+}
+
+static void linear_forward(const cf_kernels *k, const cf_weight *w,
+                           size_t n_tok, const void *x, void *y, void *scratch)
+{
+    TIMED(CF_TIME_GEMM_FORWARD, linear_forward, w, n_tok, x, y, scratch);
 }
 
 static void linear_forward_residual(const cf_kernels *k, const cf_weight *w,
-                                    size_t n_tok, const void *x, void *y)
+                                    size_t n_tok, const void *x, void *y,
+                                    void *scratch)
 {
-    TIMED(CF_TIME_GEMM_FORWARD, linear_forward_residual, w, n_tok, x, y);
+    TIMED(CF_TIME_GEMM_FORWARD, linear_forward_residual, w, n_tok, x, y,
+          scratch);
 }
 
-static void linear_backward_input(const cf_kernels *k, const cf_weight *w,
-                                  size_t n_tok, const void *dy, void *dx)
+static void linear_backward(const cf_kernels *k, const cf_weight *w,
+                            size_t n_tok, const void *dy, const void *x,
+                            void *dx, void *dw, void *db, void *scratch)
 {
-    TIMED(CF_TIME_GEMM_DGRAD, linear_backward_input, w, n_tok, dy, dx);
-}
-
-static void linear_backward_weight(const cf_kernels *k, size_t n_tok,
-                                   size_t n_out, size_t n_in, const void *dy,
-                                   const void *x, void *dw, void *db)
-{
-    TIMED(CF_TIME_GEMM_WGRAD, linear_backward_weight, n_tok, n_out, n_in, dy, x,
-          dw, db);
+    TIMED(CF_TIME_GEMM_BACKWARD, linear_backward, w, n_tok, dy, x, dx, dw, db,
+          scratch);
 }
 
 static void rmsnorm_forward(const cf_kernels *k, size_t n_tok, size_t n,
@@ -337,10 +338,10 @@ void cf_op_times_install(cf_op_times *times, cf_kernels *kernels)
         .first_bad_row = first_bad_row,
         .weight_packed_bytes = weight_packed_bytes,
         .weight_pack = weight_pack,
+        .linear_scratch_bytes = linear_scratch_bytes,
         .linear_forward = linear_forward,
         .linear_forward_residual = linear_forward_residual,
-        .linear_backward_input = linear_backward_input,
-        .linear_backward_weight = linear_backward_weight,
+        .linear_backward = linear_backward,
         .rmsnorm_forward = rmsnorm_forward,
         .rmsnorm_backward = rmsnorm_backward,
         .rmsnorm_backward_scratch_bytes = rmsnorm_backward_scratch_bytes,

@@ -18,8 +18,7 @@
 
 typedef enum cf_time_kind {
     CF_TIME_GEMM_FORWARD,
-    CF_TIME_GEMM_DGRAD, /* gradient of a layer's input */
-    CF_TIME_GEMM_WGRAD, /* of its weight */
+    CF_TIME_GEMM_BACKWARD,
     CF_TIME_ATTENTION_FORWARD,
     CF_TIME_ATTENTION_BACKWARD,
     CF_TIME_HEAD,

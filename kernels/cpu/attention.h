@@ -3,7 +3,8 @@
  * Everything is computed transposed.  The rows of a (piece, kv head) are its
  * (query token, head of the group) pairs, token by token, and rows lie in the
  * vector lanes: scores are [key][row].  The heads of a group share K and V, so
- * a key is read once for all of them, by broadcast, straight from its page.
+ * a key is read once for all of them, by broadcast, straight from its page; in
+ * bf16 from a copy of the tile, widened once for all rows that meet it.
  *
  * (1) Maximum, sum, rescaling and masking are vertical.  No arithmetic crosses
  *     lanes, so a row's bits depend neither on the vector width nor on the rows
@@ -77,6 +78,11 @@ typedef struct attn_panel {
 typedef struct key_span {
     size_t begin, end;
 } key_span;
+
+/* Keys and values of one tile, as acc [keys, dim]. */
+typedef struct key_tile {
+    const acc *k, *v;
+} key_tile;
 
 /* Scratch is dealt out in pieces that start at cache lines. */
 CF_INLINE size_t line_up(size_t bytes)
@@ -259,10 +265,29 @@ CF_INLINE size_t key_element(const attn_call *call, const attn_tile *tile,
            key % CF_PAGE_TOK * call->dim;
 }
 
+/* The keys of a span, or their values, as acc [keys, dim]. */
 CF_INLINE const acc *key_rows(const attn_call *call, const attn_tile *tile,
-                              void *const *pages, size_t key)
+                              void *const *pages, key_span span, acc *room)
 {
-    return (const acc *)pages[key / CF_PAGE_TOK] + key_element(call, tile, key);
+    const act *from = (const act *)pages[span.begin / CF_PAGE_TOK] +
+                      key_element(call, tile, span.begin);
+
+#if CF_ACT_BF16
+    size_t n = (span.end - span.begin) * call->dim;
+
+    for (size_t i = 0; i < n; i += VL)
+        store_acc(room + i, n - i, load_act(from + i, n - i));
+    return room;
+#else
+    (void)room;
+    return from;
+#endif
+}
+
+/* Elements of room that it needs. */
+CF_INLINE size_t key_room(size_t dim)
+{
+    return CF_ACT_BF16 ? KEY_TILE * dim : 0;
 }
 
 /* How many of the keys from `key` on each row sees.  Rows of a panel. */

@@ -29,6 +29,8 @@ typedef struct backward_rows {
 } backward_rows;
 
 typedef struct backward_room {
+    acc *k; /* [keys][dim], widened */
+    acc *v;
     acc *p;  /* [keys][TILE_ROWS] */
     acc *ds; /* dP first */
     acc *dk; /* [keys][dim padded] */
@@ -61,7 +63,8 @@ static backward_rows rows_of(char **scratch_p, size_t n_rows, size_t dim)
 static size_t room_bytes(size_t dim)
 {
     return 2 * line_up(KEY_TILE * TILE_ROWS * sizeof(acc)) +
-           2 * line_up(KEY_TILE * padded(dim) * sizeof(acc));
+           2 * line_up(KEY_TILE * padded(dim) * sizeof(acc)) +
+           2 * line_up(key_room(dim) * sizeof(acc));
 }
 
 static backward_room room_of(char *scratch, size_t dim)
@@ -71,6 +74,8 @@ static backward_room room_of(char *scratch, size_t dim)
         .ds = take(&scratch, KEY_TILE * TILE_ROWS),
         .dk = take(&scratch, KEY_TILE * padded(dim)),
         .dv = take(&scratch, KEY_TILE * padded(dim)),
+        .k = take(&scratch, key_room(dim)),
+        .v = take(&scratch, key_room(dim)),
     };
 }
 
@@ -161,18 +166,17 @@ CF_INLINE void weights(const int w, size_t n_keys, const acc *lse,
  * beyond it P and dS are zero.  With first set, dQ is not yet there. */
 CF_INLINE void backward_step(const int w, const attn_call *call,
                              const attn_tile *tile, const attn_panel *panel,
-                             key_span span, const backward_rows *rows,
+                             key_span span, key_tile keys,
+                             const backward_rows *rows,
                              const backward_room *room, acc *dq, int first)
 {
     const size_t width = (size_t)w * VL, dim = call->dim;
     const size_t n_keys = span.end - span.begin;
     const size_t place = tile->place + panel->row;
-    const acc *k = key_rows(call, tile, tile->piece->k, span.begin);
-    const acc *v = key_rows(call, tile, tile->piece->v, span.begin);
     acc *p = room->p + panel->row, *ds = room->ds + panel->row;
     attn_product scores = {.m = n_keys,
                            .k = dim,
-                           .a = k,
+                           .a = keys.k,
                            .a_row = dim,
                            .a_k = 1,
                            .b = rows->q_panels + place * dim,
@@ -181,7 +185,7 @@ CF_INLINE void backward_step(const int w, const attn_call *call,
                            .c_row = TILE_ROWS};
 
     product(w, scores);
-    scores.a = v;
+    scores.a = keys.v;
     scores.b = rows->d_o_panels + place * dim;
     scores.c = ds;
     product(w, scores);
@@ -197,7 +201,7 @@ CF_INLINE void backward_step(const int w, const attn_call *call,
     }
     product(w, (attn_product){.m = dim,
                               .k = n_keys,
-                              .a = k,
+                              .a = keys.k,
                               .a_row = 1,
                               .a_k = dim,
                               .b = ds,
@@ -249,7 +253,7 @@ static void keys_add(size_t n_keys, size_t row, size_t n_rows, size_t dim,
 
 /* What one tile of rows and one span of keys give each other. */
 static void tile_backward(const attn_call *call, const attn_tile *tile,
-                          size_t kt, const backward_rows *rows,
+                          size_t kt, key_tile keys, const backward_rows *rows,
                           const backward_room *room, acc *dq, int first)
 {
     enum {
@@ -273,13 +277,16 @@ static void tile_backward(const attn_call *call, const attn_tile *tile,
             continue;
         switch (panel.n_vecs) {
         case 3:
-            backward_step(3, call, tile, &panel, seen, rows, room, dq, first);
+            backward_step(3, call, tile, &panel, seen, keys, rows, room, dq,
+                          first);
             break;
         case 2:
-            backward_step(2, call, tile, &panel, seen, rows, room, dq, first);
+            backward_step(2, call, tile, &panel, seen, keys, rows, room, dq,
+                          first);
             break;
         default:
-            backward_step(1, call, tile, &panel, seen, rows, room, dq, first);
+            backward_step(1, call, tile, &panel, seen, keys, rows, room, dq,
+                          first);
         }
     }
 
@@ -337,13 +344,17 @@ static void part_backward(const attn_call *call, size_t unit, size_t kv_head,
         size_t behind = span.begin > prefix ? span.begin - prefix : 0;
         size_t at = key_element(call, &head, span.begin);
         size_t page = span.begin / CF_PAGE_TOK;
+        const key_tile keys = {
+            key_rows(call, &head, piece->k, span, room->k),
+            key_rows(call, &head, piece->v, span, room->v),
+        };
 
         memset(room->dk, 0, n_keys * padded(call->dim) * sizeof(acc));
         memset(room->dv, 0, n_keys * padded(call->dim) * sizeof(acc));
         for (size_t t = behind * call->group / TILE_ROWS; t < n_tiles; t++) {
             attn_tile tile = tile_of(call, p, kv_head, t);
 
-            tile_backward(call, &tile, kt, rows, room, rows->dq[part],
+            tile_backward(call, &tile, kt, keys, rows, room, rows->dq[part],
                           kt == kt_begin);
         }
         page_add(n_keys, call->dim, room->dk, (acc *)piece->dk[page] + at);

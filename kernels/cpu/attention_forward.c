@@ -14,13 +14,16 @@ typedef struct forward_room {
     acc *s;   /* scores, then weights, of one panel: [keys][rows] */
     acc *max; /* [TILE_ROWS] */
     acc *sum; /* [TILE_ROWS] */
+    acc *k;   /* [keys][dim], widened */
+    acc *v;
 } forward_room;
 
 static size_t room_bytes(size_t dim)
 {
     return 2 * line_up(TILE_ROWS * dim * sizeof(acc)) +
            line_up(KEY_TILE * PANEL_ROWS * sizeof(acc)) +
-           2 * line_up(TILE_ROWS * sizeof(acc));
+           2 * line_up(TILE_ROWS * sizeof(acc)) +
+           2 * line_up(key_room(dim) * sizeof(acc));
 }
 
 static forward_room room_of(char *scratch, size_t dim)
@@ -31,6 +34,8 @@ static forward_room room_of(char *scratch, size_t dim)
         .s = take(&scratch, KEY_TILE * PANEL_ROWS),
         .max = take(&scratch, TILE_ROWS),
         .sum = take(&scratch, TILE_ROWS),
+        .k = take(&scratch, key_room(dim)),
+        .v = take(&scratch, key_room(dim)),
     };
 }
 
@@ -104,18 +109,17 @@ CF_INLINE int softmax_step(const int w, size_t n_keys, acc *s, acc *max,
 /* One panel meets the keys of one span.  With first set, o is not yet there. */
 CF_INLINE void forward_step(const int w, const attn_call *call,
                             const attn_tile *tile, const attn_panel *panel,
-                            key_span span, int first, const forward_room *room)
+                            key_span span, key_tile keys, int first,
+                            const forward_room *room)
 {
     const size_t width = (size_t)w * VL, dim = call->dim;
     const size_t n_keys = span.end - span.begin;
-    const acc *k = key_rows(call, tile, tile->piece->k, span.begin);
-    const acc *v = key_rows(call, tile, tile->piece->v, span.begin);
     acc *o = room->o + panel->row * dim;
     vec factor[PANEL_VECS];
 
     product(w, (attn_product){.m = n_keys,
                               .k = dim,
-                              .a = k,
+                              .a = keys.k,
                               .a_row = dim,
                               .a_k = 1,
                               .b = room->q + panel->row * dim,
@@ -139,7 +143,7 @@ CF_INLINE void forward_step(const int w, const attn_call *call,
             }
     product(w, (attn_product){.m = dim,
                               .k = n_keys,
-                              .a = v,
+                              .a = keys.v,
                               .a_row = 1,
                               .a_k = dim,
                               .b = room->s,
@@ -213,24 +217,38 @@ static void forward_tile(const attn_call *call, const attn_tile *tile,
     const size_t last = panels[n_panels - 1].last;
 
     for (size_t kt = kt_first; kt * KEY_TILE < smaller(call->key_end, last + 1);
-         kt++)
+         kt++) {
+        const key_span seen = span_of(call, kt, last);
+
+        if (seen.begin >= seen.end)
+            continue;
+
+        const key_tile keys = {
+            key_rows(call, tile, tile->piece->k, seen, room->k),
+            key_rows(call, tile, tile->piece->v, seen, room->v),
+        };
+        const int first = kt == kt_first;
+
         for (size_t i = 0; i < n_panels; i++) {
             key_span span = span_of(call, kt, panels[i].last);
-            int first = kt == kt_first;
 
             if (span.begin >= span.end)
                 continue;
             switch (panels[i].n_vecs) {
             case 3:
-                forward_step(3, call, tile, &panels[i], span, first, room);
+                forward_step(3, call, tile, &panels[i], span, keys, first,
+                             room);
                 break;
             case 2:
-                forward_step(2, call, tile, &panels[i], span, first, room);
+                forward_step(2, call, tile, &panels[i], span, keys, first,
+                             room);
                 break;
             default:
-                forward_step(1, call, tile, &panels[i], span, first, room);
+                forward_step(1, call, tile, &panels[i], span, keys, first,
+                             room);
             }
         }
+    }
     for (size_t i = 0; i < n_panels; i++)
         panel_finish(call, tile, &panels[i], room, o, lse);
 }

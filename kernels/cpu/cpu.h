@@ -2,14 +2,15 @@
  *
  * Every file in this folder but dispatch.c is compiled once per variant, with
  *   -DCF_VARIANT=f32_avx2   the suffix of every symbol of that object
- *   -DCF_DOUBLE=0 or 1      element type
+ *   -DCF_DOUBLE=0 or 1      accumulation type
+ *   -DCF_ACT_BF16=0 or 1    storage in bf16, accumulation in float [0]
  *   -DCF_VB=32 or 64        bytes of a vector
  * and the matching -m flags.  An op is defined as `void CF_CPU(name)(...)`;
  * cpu_ops.h declares them all, table.c collects them, dispatch.c chooses.
  *
- * act is the storage type, acc the accumulation type (kernels.h).  They are the
- * same here; code that converts goes through to_acc() and to_act(), so that a
- * bf16 variant needs no second copy of any loop.
+ * act is the storage type, acc the accumulation type (kernels.h).  Loops convert
+ * in load_act() and store_act() (loops.h), and what reads whole arrays of acc has
+ * them widened (widen.h), so that bf16 needs no second copy of any loop.
  *
  * Vectors are GCC's: they compile for any instruction set.  No -ffast-math
  * anywhere; -ffp-contract=fast gives FMA.
@@ -27,27 +28,28 @@
 #define CF_CAT(a, b)  CF_CAT2(a, b)
 #define CF_CPU(name)  CF_CAT(cf_cpu_##name, CF_VARIANT)
 
+#ifndef CF_ACT_BF16
+#define CF_ACT_BF16 0
+#endif
+
 #if CF_DOUBLE
 typedef double act;
 typedef double acc;
 typedef int64_t acc_bits;
 typedef uint64_t acc_ubits;
 #else
-typedef float act;
 typedef float acc;
 typedef int32_t acc_bits;
 typedef uint32_t acc_ubits;
+#if CF_ACT_BF16
+/* A struct, so that nothing converts it unseen. */
+typedef struct act {
+    uint16_t bits; /* the upper half of a float's */
+} act;
+#else
+typedef float act;
 #endif
-
-static inline acc to_acc(act x)
-{
-    return x;
-}
-
-static inline act to_act(acc x)
-{
-    return x;
-}
+#endif
 
 enum {
     VL = CF_VB / (int)sizeof(acc)
@@ -70,6 +72,46 @@ CF_INLINE vec vec_load(const acc *p)
 CF_INLINE void vec_store(acc *p, vec x)
 {
     *(vec *)p = x;
+}
+
+#if CF_ACT_BF16
+typedef uint16_t hvec __attribute__((vector_size(CF_VB / 2),
+                                     aligned(sizeof(uint16_t)), may_alias));
+
+CF_INLINE vec vec_widen(hvec x)
+{
+    return (vec)(__builtin_convertvector(x, uvec) << 16);
+}
+
+/* To nearest, ties to even; a NaN stays one, also where its payload lies in the
+ * half that goes. */
+CF_INLINE hvec vec_narrow(vec x)
+{
+    uvec bits = (uvec)x;
+    uvec nearest = bits + 0x7fff + ((bits >> 16) & 1);
+    uvec nan = (uvec)(x != x);
+
+    nearest = (nearest & ~nan) | ((bits | 0x400000) & nan);
+    return __builtin_convertvector(nearest >> 16, hvec);
+}
+#endif
+
+CF_INLINE vec act_load(const act *p)
+{
+#if CF_ACT_BF16
+    return vec_widen(*(const hvec *)p);
+#else
+    return vec_load(p);
+#endif
+}
+
+CF_INLINE void act_store(act *p, vec x)
+{
+#if CF_ACT_BF16
+    *(hvec *)p = vec_narrow(x);
+#else
+    vec_store(p, x);
+#endif
 }
 
 /* x - 0 is a pure broadcast; x + 0 would cost an add, because of -0.0. */

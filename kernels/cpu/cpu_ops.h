@@ -19,10 +19,10 @@
     X(first_bad_row)                  \
     X(weight_packed_bytes)            \
     X(weight_pack)                    \
+    X(linear_scratch_bytes)           \
     X(linear_forward)                 \
     X(linear_forward_residual)        \
-    X(linear_backward_input)          \
-    X(linear_backward_weight)         \
+    X(linear_backward)                \
     X(rmsnorm_forward)                \
     X(rmsnorm_backward)               \
     X(rmsnorm_backward_scratch_bytes) \

@@ -9,6 +9,8 @@ void cf_cpu_table_f32_avx2(cf_kernels *kernels_p);
 void cf_cpu_table_f32_avx512(cf_kernels *kernels_p);
 void cf_cpu_table_f64_avx2(cf_kernels *kernels_p);
 void cf_cpu_table_f64_avx512(cf_kernels *kernels_p);
+void cf_cpu_table_bf16_avx2(cf_kernels *kernels_p);
+void cf_cpu_table_bf16_avx512(cf_kernels *kernels_p);
 
 typedef enum isa {
     ISA_NONE,
@@ -78,8 +80,12 @@ cf_status cf_cpu_kernels(cf_compute compute, cf_kernels *kernels_p,
             cf_cpu_table_f64_avx2(kernels_p);
         return CF_OK;
     case CF_COMPUTE_BF16:
-        *why_p = "the CPU backend has no bf16 yet";
-        return CF_INVALID;
+        /* By widening to fp32. */
+        if (chosen == ISA_AVX512)
+            cf_cpu_table_bf16_avx512(kernels_p);
+        else
+            cf_cpu_table_bf16_avx2(kernels_p);
+        return CF_OK;
     }
     *why_p = "not a compute type";
     return CF_INVALID;

@@ -11,9 +11,6 @@
 
 #include "kernels/cpu/cpu_ops.h"
 
-/* Rows of tokens given to one call: what an int holds, as a round number. */
-#define CF_GEMM_ROWS ((size_t)1 << 30)
-
 typedef struct gemm_shape {
     size_t m, n, k;
     size_t lda, ldb, ldc;

@@ -3,12 +3,13 @@
  * The logits of a tile are formed in scratch, turned into losses, and, in the
  * backward, overwritten by their gradient, from which two more GEMMs make dx and
  * dw.  Both directions run the same code over the same tiles up to the loss.
+ * Logits and their gradient are acc whatever act is.
  *
  * A NaN or +Inf among a row's logits makes its loss NaN: it gets into the sum of
  * the exponentials, whatever the maximum was.
  */
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/loops.h"
+#include "kernels/cpu/widen.h"
 
 /* Rows of a tile.  dw is read and written once a tile, which makes small tiles
  * slow; 512 rows of 49152 logits are 96 MiB in fp32. */
@@ -103,27 +104,46 @@ static void loss_rows(size_t n_rows, size_t n_vocab, const uint32_t *targets,
                  loss + row);
 }
 
+typedef struct head_room {
+    acc *logits; /* [rows, n_vocab] */
+    acc *x;      /* [rows, n_in], widened */
+    acc *dx;
+} head_room;
+
 size_t CF_CPU(head_scratch_bytes)(const cf_kernels *k, size_t n_rows,
                                   size_t n_vocab, size_t n_in)
 {
-    (void)k, (void)n_in;
-    return smaller(n_rows, TILE_ROWS) * n_vocab * sizeof(acc);
+    (void)k;
+    return smaller(n_rows, TILE_ROWS) * (n_vocab + room_for(2 * n_in)) *
+           sizeof(acc);
+}
+
+static head_room room_of(const cf_weight *w, size_t n_rows, void *scratch)
+{
+    size_t n = smaller(n_rows, TILE_ROWS);
+    head_room room = {.logits = scratch};
+
+    room.x = room.logits + n * w->n_out;
+    room.dx = room.x + room_for(n * w->n_in);
+    return room;
 }
 
 void CF_CPU(head_forward)(const cf_kernels *k, const cf_weight *w,
                           size_t n_rows, const void *x, const uint32_t *targets,
                           double *loss, void *scratch)
 {
+    const head_room room = room_of(w, n_rows, scratch);
     const act *in = x;
 
     (void)k;
     assert(w->bias == NULL);
     for (size_t row = 0; row < n_rows; row += TILE_ROWS) {
         size_t n = smaller(n_rows - row, TILE_ROWS);
+        const acc *tile = widened(n * w->n_in, in + row * w->n_in, room.x);
 
-        gemm_forward(n, w->n_out, w->n_in, in + row * w->n_in, w->master, 0,
-                     scratch);
-        loss_rows(n, w->n_out, targets + row, 0, ROW_LOSS, scratch, loss + row);
+        gemm_forward(n, w->n_out, w->n_in, tile, w->master, 0, room.logits);
+        loss_rows(n, w->n_out, targets + row, 0, ROW_LOSS, room.logits,
+                  loss + row);
     }
 }
 
@@ -132,21 +152,23 @@ void CF_CPU(head_backward)(const cf_kernels *k, const cf_weight *w,
                            const uint32_t *targets, double scale, double *loss,
                            void *dx, void *dw, void *scratch)
 {
+    const head_room room = room_of(w, n_rows, scratch);
     const act *in = x;
     act *din = dx;
 
     (void)k;
     assert(w->bias == NULL);
     for (size_t row = 0; row < n_rows; row += TILE_ROWS) {
-        size_t n = smaller(n_rows - row, TILE_ROWS);
-        const act *tile = in + row * w->n_in;
+        size_t n = smaller(n_rows - row, TILE_ROWS), first = row * w->n_in;
+        const acc *tile = widened(n * w->n_in, in + first, room.x);
 
-        gemm_forward(n, w->n_out, w->n_in, tile, w->master, 0, scratch);
+        gemm_forward(n, w->n_out, w->n_in, tile, w->master, 0, room.logits);
         loss_rows(n, w->n_out, targets + row, scale, ROW_LOSS_AND_GRADIENT,
-                  scratch, loss + row);
-        gemm_backward_input(n, w->n_out, w->n_in, scratch, w->master,
-                            din + row * w->n_in);
+                  room.logits, loss + row);
+        gemm_backward_input(n, w->n_out, w->n_in, room.logits, w->master,
+                            wide(din + first, room.dx));
+        narrow(n * w->n_in, room.dx, din + first);
         if (dw != NULL)
-            gemm_backward_weight(n, w->n_out, w->n_in, scratch, tile, dw);
+            gemm_backward_weight(n, w->n_out, w->n_in, room.logits, tile, dw);
     }
 }

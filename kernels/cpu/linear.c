@@ -1,11 +1,11 @@
 /* linear.c - linear layers, by the library's GEMM.
  *
- * act and acc are one type here and the GEMM reads the masters, so nothing is
- * packed.  A bf16 variant brings its own library and its own file for this; the
- * other files of this folder serve it as they are.
+ * GEMMs read the masters, so nothing is packed; in bf16 they are the fp32 ones on
+ * widened activations (widen.h): sums are fp32, each result is rounded once, and
+ * a weight is never rounded.
  */
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/loops.h"
+#include "kernels/cpu/widen.h"
 
 /* Vectors in a strip of columns that one thread sums: 4 cache lines' worth. */
 enum {
@@ -24,6 +24,32 @@ void CF_CPU(weight_pack)(const cf_kernels *k, cf_weight *w)
     (void)k, (void)w;
 }
 
+/* ---- room ---- */
+
+/* One tile of an op, widened: what lies on the side of n_in and of n_out. */
+typedef struct linear_room {
+    acc *in;  /* [rows, n_in] */
+    acc *out; /* [rows, n_out] */
+} linear_room;
+
+size_t CF_CPU(linear_scratch_bytes)(const cf_kernels *k, size_t n_tok,
+                                    size_t n_out, size_t n_in)
+{
+    (void)k;
+    return room_for(smaller(n_tok, CF_TILE_ROWS) * (n_in + n_out)) *
+           sizeof(acc);
+}
+
+static linear_room room_of(const cf_weight *w, size_t n_tok, void *scratch)
+{
+    size_t n_rows = smaller(n_tok, CF_TILE_ROWS);
+    acc *room = scratch;
+
+    return (linear_room){room, room + room_for(n_rows * w->n_in)};
+}
+
+/* ---- forward ---- */
+
 /* y [n_tok, n_out] += bias in every row. */
 static void add_bias(size_t n_tok, size_t n_out, const acc *bias, acc *y)
 {
@@ -38,42 +64,51 @@ static void add_bias(size_t n_tok, size_t n_out, const acc *bias, acc *y)
     }
 }
 
-static void forward(const cf_weight *w, size_t n_tok, const act *x, acc beta,
+/* y [n_rows, n_out] = x W^T + b + beta y. */
+static void forward(const cf_weight *w, size_t n_rows, const acc *x, acc beta,
                     acc *y)
 {
-    for (size_t row = 0; row < n_tok; row += CF_GEMM_ROWS)
-        gemm_forward(smaller(n_tok - row, CF_GEMM_ROWS), w->n_out, w->n_in,
-                     x + row * w->n_in, w->master, beta, y + row * w->n_out);
+    gemm_forward(n_rows, w->n_out, w->n_in, x, w->master, beta, y);
     if (w->bias != NULL)
-        add_bias(n_tok, w->n_out, w->bias, y);
+        add_bias(n_rows, w->n_out, w->bias, y);
 }
 
 void CF_CPU(linear_forward)(const cf_kernels *k, const cf_weight *w,
-                            size_t n_tok, const void *x, void *y)
+                            size_t n_tok, const void *x, void *y, void *scratch)
 {
+    const linear_room room = room_of(w, n_tok, scratch);
+    const act *in = x;
+    act *out = y;
+
     (void)k;
-    forward(w, n_tok, x, 0, y);
+    for (size_t row = 0; row < n_tok; row += CF_TILE_ROWS) {
+        size_t n = smaller(n_tok - row, CF_TILE_ROWS);
+        const acc *tile = widened(n * w->n_in, in + row * w->n_in, room.in);
+        act *to = out + row * w->n_out;
+
+        forward(w, n, tile, 0, wide(to, room.out));
+        narrow(n * w->n_out, room.out, to);
+    }
 }
 
 void CF_CPU(linear_forward_residual)(const cf_kernels *k, const cf_weight *w,
-                                     size_t n_tok, const void *x, void *y)
+                                     size_t n_tok, const void *x, void *y,
+                                     void *scratch)
 {
-    (void)k;
-    forward(w, n_tok, x, 1, y);
-}
-
-void CF_CPU(linear_backward_input)(const cf_kernels *k, const cf_weight *w,
-                                   size_t n_tok, const void *dy, void *dx)
-{
-    const act *dout = dy;
-    act *din = dx;
+    const linear_room room = room_of(w, n_tok, scratch);
+    const act *in = x;
+    acc *out = y;
 
     (void)k;
-    for (size_t row = 0; row < n_tok; row += CF_GEMM_ROWS)
-        gemm_backward_input(smaller(n_tok - row, CF_GEMM_ROWS), w->n_out,
-                            w->n_in, dout + row * w->n_out, w->master,
-                            din + row * w->n_in);
+    for (size_t row = 0; row < n_tok; row += CF_TILE_ROWS) {
+        size_t n = smaller(n_tok - row, CF_TILE_ROWS);
+        const acc *tile = widened(n * w->n_in, in + row * w->n_in, room.in);
+
+        forward(w, n, tile, 1, out + row * w->n_out);
+    }
 }
+
+/* ---- backward ---- */
 
 /* Column sums of one strip, its rows in blocks of CF_SUM_ROWS: short chains of
  * additions lose less than one long one. */
@@ -108,17 +143,26 @@ static void bias_gradient(size_t n_tok, size_t n_out, const act *dy, acc *db)
         strip_sums(n_tok, n_out, first, dy, db);
 }
 
-void CF_CPU(linear_backward_weight)(const cf_kernels *k, size_t n_tok,
-                                    size_t n_out, size_t n_in, const void *dy,
-                                    const void *x, void *dw, void *db)
+void CF_CPU(linear_backward)(const cf_kernels *k, const cf_weight *w,
+                             size_t n_tok, const void *dy, const void *x,
+                             void *dx, void *dw, void *db, void *scratch)
 {
-    const act *dout = dy;
-    const act *in = x;
+    const linear_room room = room_of(w, n_tok, scratch);
+    const act *dout = dy, *in = x;
+    act *din = dx;
 
     (void)k;
-    for (size_t row = 0; row < n_tok; row += CF_GEMM_ROWS)
-        gemm_backward_weight(smaller(n_tok - row, CF_GEMM_ROWS), n_out, n_in,
-                             dout + row * n_out, in + row * n_in, dw);
+    for (size_t row = 0; row < n_tok; row += CF_TILE_ROWS) {
+        size_t n = smaller(n_tok - row, CF_TILE_ROWS), first = row * w->n_in;
+        const acc *d = widened(n * w->n_out, dout + row * w->n_out, room.out);
+
+        gemm_backward_input(n, w->n_out, w->n_in, d, w->master,
+                            wide(din + first, room.in));
+        narrow(n * w->n_in, room.in, din + first);
+        if (dw != NULL)
+            gemm_backward_weight(n, w->n_out, w->n_in, d,
+                                 widened(n * w->n_in, in + first, room.in), dw);
+    }
     if (db != NULL)
-        bias_gradient(n_tok, n_out, dout, db);
+        bias_gradient(n_tok, w->n_out, dout, db);
 }

@@ -75,27 +75,27 @@ CF_INLINE void store_acc(acc *p, size_t left, vec x)
 CF_INLINE vec load_act(const act *p, size_t left)
 {
     if (left >= VL)
-        return vec_load(p);
+        return act_load(p);
 
-    acc x[VL] = {0};
+    act x[VL] = {0};
 
     for (size_t i = 0; i < left; i++)
-        x[i] = to_acc(p[i]);
-    return vec_load(x);
+        x[i] = p[i];
+    return act_load(x);
 }
 
 CF_INLINE void store_act(act *p, size_t left, vec x)
 {
     if (left >= VL) {
-        vec_store(p, x);
+        act_store(p, x);
         return;
     }
 
-    acc lane[VL];
+    act lane[VL];
 
-    vec_store(lane, x);
+    act_store(lane, x);
     for (size_t i = 0; i < left; i++)
-        p[i] = to_act(lane[i]);
+        p[i] = lane[i];
 }
 
 /* Lanes at or after `left` become value. */

@@ -1,5 +1,5 @@
 /* memory.c - clear, convert, move and inspect rows. */
-#include "kernels/cpu/loops.h"
+#include "kernels/cpu/widen.h"
 
 /* Bytes in one block of a pass over plain memory. */
 #define BLOCK_BYTES (CF_FLAT_BLOCK * sizeof(acc))
@@ -28,8 +28,14 @@ void CF_CPU(copy)(const cf_kernels *k, const void *src, void *dst, size_t bytes)
 const void *CF_CPU(as_act)(const cf_kernels *k, size_t n, const void *src,
                            void *dst)
 {
-    (void)k, (void)n, (void)dst;
+    (void)k;
+#if CF_ACT_BF16
+    narrow(n, src, dst);
+    return dst;
+#else
+    (void)n, (void)dst;
     return src;
+#endif
 }
 
 void CF_CPU(rows_gather)(const cf_kernels *k, size_t n_rows, size_t n,

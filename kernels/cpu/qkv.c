@@ -54,15 +54,20 @@ static range piece_rows(const cf_attn_piece *piece, range rows)
     };
 }
 
-/* Where head 0 of a row lies in the pages of its piece; its other heads follow
- * every head_stride elements. */
-static acc *in_pages(void *const *pages, const cf_attn_piece *piece, size_t row,
-                     size_t head_dim)
+/* Where head 0 of a row lies in the pages of its piece: which page, and which
+ * element of it; its other heads follow every head_stride elements. */
+typedef struct page_place {
+    size_t page;
+    size_t element;
+} page_place;
+
+static page_place place_of(const cf_attn_piece *piece, size_t row,
+                           size_t head_dim)
 {
     size_t position = piece->prefix_tok + (row - piece->row);
 
-    return (acc *)pages[position / CF_PAGE_TOK] +
-           position % CF_PAGE_TOK * head_dim;
+    return (page_place){position / CF_PAGE_TOK,
+                        position % CF_PAGE_TOK * head_dim};
 }
 
 static acc head_rstd(const head_op *op, const act *x)
@@ -114,8 +119,9 @@ static void forward_row(const cf_qkv_params *p, const cf_attn_piece *piece,
     size_t n_kv_heads = p->shape.n_kv_heads;
     head_op q_op = head_op_of(p, p->q_norm, row);
     head_op k_op = head_op_of(p, p->k_norm, row);
-    act *k = in_pages(piece->k, piece, row, n);
-    act *v = in_pages(piece->v, piece, row, n);
+    const page_place at = place_of(piece, row, n);
+    act *k = (act *)piece->k[at.page] + at.element;
+    act *v = (act *)piece->v[at.page] + at.element;
 
     for (size_t head = 0; head < p->shape.n_heads; head++, x += n)
         forward_head(&q_op, x, q + head * n);
@@ -226,8 +232,9 @@ static void backward_row(const cf_qkv_params *p, const cf_attn_piece *piece,
     head_op q_op = head_op_of(p, p->q_norm, row);
     head_op k_op = head_op_of(p, p->k_norm, row);
     const acc *dq = a->dq + row * n_heads * n;
-    const acc *dk = in_pages(piece->dk, piece, row, n);
-    const acc *dv = in_pages(piece->dv, piece, row, n);
+    const page_place at = place_of(piece, row, n);
+    const acc *dk = (const acc *)piece->dk[at.page] + at.element;
+    const acc *dv = (const acc *)piece->dv[at.page] + at.element;
     acc *dweight = a->partials + row / CF_SUM_ROWS * 2 * n;
     const act *x = a->qkv + first;
     act *dx = a->dqkv + first;

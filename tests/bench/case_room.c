@@ -94,9 +94,18 @@ static size_t scratch_bytes(const case_room *room, const room_need *need)
     const cf_kernels *k = room->k;
     const case_model *m = room->model;
     const size_t n_tok = need->n_tok;
+    const struct {
+        size_t n_out, n_in;
+    } linear[] = {{qkv_width(m), m->hidden},
+                  {m->hidden, q_width(m)},
+                  {2 * m->ffn, m->hidden},
+                  {m->hidden, m->ffn}};
     size_t bytes =
         k->attention_scratch_bytes(k, &m->attention, n_tok, need->n_pieces);
 
+    for (size_t i = 0; i < sizeof(linear) / sizeof(linear[0]); i++)
+        bytes = larger(bytes, k->linear_scratch_bytes(k, n_tok, linear[i].n_out,
+                                                      linear[i].n_in));
     bytes =
         larger(bytes, k->qkv_backward_scratch_bytes(k, &m->attention, n_tok));
     bytes =

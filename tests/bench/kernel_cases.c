@@ -61,26 +61,21 @@ static void run_weight_pack(const case_room *r, const kernel_case *c)
 
 static void run_linear_forward(const case_room *r, const kernel_case *c)
 {
-    r->k->linear_forward(r->k, &c->weight, rows(c), r->act[0], r->act[1]);
+    r->k->linear_forward(r->k, &c->weight, rows(c), r->act[0], r->act[1],
+                         r->scratch);
 }
 
 static void run_linear_forward_residual(const case_room *r,
                                         const kernel_case *c)
 {
     r->k->linear_forward_residual(r->k, &c->weight, rows(c), r->act[0],
-                                  r->acc[0]);
+                                  r->acc[0], r->scratch);
 }
 
-static void run_linear_backward_input(const case_room *r, const kernel_case *c)
+static void run_linear_backward(const case_room *r, const kernel_case *c)
 {
-    r->k->linear_backward_input(r->k, &c->weight, rows(c), r->act[0],
-                                r->act[2]);
-}
-
-static void run_linear_backward_weight(const case_room *r, const kernel_case *c)
-{
-    r->k->linear_backward_weight(r->k, rows(c), c->weight.n_out, c->weight.n_in,
-                                 r->act[0], r->act[1], r->weights[1], NULL);
+    r->k->linear_backward(r->k, &c->weight, rows(c), r->act[0], r->act[1],
+                          r->act[2], r->weights[1], NULL, r->scratch);
 }
 
 static void run_rmsnorm_forward(const case_room *r, const kernel_case *c)
@@ -236,10 +231,7 @@ static const op_entry ops[] = {
     {"linear_forward", FAMILY_LINEAR, run_linear_forward, .n_forwards = 1},
     {"linear_forward_residual", FAMILY_LINEAR, run_linear_forward_residual,
      .n_forwards = 1},
-    {"linear_backward_input", FAMILY_LINEAR, run_linear_backward_input,
-     .n_forwards = 1},
-    {"linear_backward_weight", FAMILY_LINEAR, run_linear_backward_weight,
-     .n_forwards = 1},
+    {"linear_backward", FAMILY_LINEAR, run_linear_backward, .n_forwards = 2},
     {"rmsnorm_forward", FAMILY_ROWS, run_rmsnorm_forward, .act = {.hidden = 1},
      .acc = {.hidden = 1}},
     {"rmsnorm_backward", FAMILY_ROWS, run_rmsnorm_backward,
@@ -530,14 +522,15 @@ void kernel_case_run_library(const case_room *r, const kernel_case *c)
     const op_entry *op = op_of(c->op);
     void *const *a = r->library;
 
-    if (op->run == run_linear_backward_input)
-        library(r, CblasNoTrans, CblasNoTrans, rows(c), n_in, n_out, a[0],
-                c->weight.master, 0, a[2]);
-    else if (op->run == run_linear_backward_weight)
-        library(r, CblasTrans, CblasNoTrans, n_out, n_in, rows(c), a[0], a[1],
-                1, r->weights[1]);
-    else
+    if (op->run != run_linear_backward) {
+        const double beta = op->run == run_linear_forward_residual ? 1 : 0;
+
         library(r, CblasNoTrans, CblasTrans, rows(c), n_out, n_in, a[0],
-                c->weight.master,
-                op->run == run_linear_forward_residual ? 1 : 0, a[1]);
+                c->weight.master, beta, a[1]);
+        return;
+    }
+    library(r, CblasNoTrans, CblasNoTrans, rows(c), n_in, n_out, a[0],
+            c->weight.master, 0, a[2]);
+    library(r, CblasTrans, CblasNoTrans, n_out, n_in, rows(c), a[0], a[1], 1,
+            r->weights[1]);
 }

@@ -16,6 +16,7 @@
 #include "tests/lib/close.h"
 
 enum {
+    N_TYPES = 3,
     PARTS_MAX = 64,
     PAGES_MAX = 80,
     GUARD_BYTES = 64
@@ -46,10 +47,11 @@ typedef struct call {
     void *q, *o, *lse, *d_o, *dq;
 } call;
 
-static cf_kernels types[2];
+static cf_kernels types[N_TYPES];
 
 static void types_open(void)
 {
+    types[2] = kernels_of(CF_COMPUTE_BF16);
     types[0] = kernels_of(CF_COMPUTE_FP32);
     types[1] = kernels_of(CF_COMPUTE_FP64);
 }
@@ -95,14 +97,14 @@ static void put(const cf_kernels *k, void *x, size_t i, double value)
 /* ---- sequences ---- */
 
 /* Element of [n_tok, n_kv_heads, head_dim] on its page. */
-static void *key_at(const cf_kernels *k, const cf_attn_shape *shape,
-                    const sequence *s, void *const *pages, size_t i)
+static void *key_at(const cf_attn_shape *shape, const sequence *s,
+                    void *const *pages, size_t i, size_t elem_bytes)
 {
     size_t row = i / shape->head_dim, token = row / shape->n_kv_heads;
     size_t at = row % shape->n_kv_heads * s->head_stride +
                 token % CF_PAGE_TOK * shape->head_dim + i % shape->head_dim;
 
-    return (char *)pages[token / CF_PAGE_TOK] + at * k->acc_bytes;
+    return (char *)pages[token / CF_PAGE_TOK] + at * elem_bytes;
 }
 
 /* Copies the values of k and v to the pages. */
@@ -110,8 +112,8 @@ static void sequence_store(const cf_kernels *k, const cf_attn_shape *shape,
                            sequence *s)
 {
     for (size_t i = 0; i < k_elements(shape, s->n_tok); i++) {
-        put(k, key_at(k, shape, s, s->k_pages, i), 0, s->k[i]);
-        put(k, key_at(k, shape, s, s->v_pages, i), 0, s->v[i]);
+        act_put(k, key_at(shape, s, s->k_pages, i, k->act_bytes), 0, s->k[i]);
+        act_put(k, key_at(shape, s, s->v_pages, i, k->act_bytes), 0, s->v[i]);
     }
 }
 
@@ -120,8 +122,8 @@ static void gradients_set(const cf_kernels *k, const cf_attn_shape *shape,
                           sequence *s, double value)
 {
     for (size_t i = 0; i < k_elements(shape, s->n_tok); i++) {
-        put(k, key_at(k, shape, s, s->dk_pages, i), 0, value);
-        put(k, key_at(k, shape, s, s->dv_pages, i), 0, value);
+        put(k, key_at(shape, s, s->dk_pages, i, k->acc_bytes), 0, value);
+        put(k, key_at(shape, s, s->dv_pages, i, k->acc_bytes), 0, value);
     }
 }
 
@@ -131,7 +133,7 @@ static double *gradients_of(const cf_kernels *k, const cf_attn_shape *shape,
     double *x = array_double(k_elements(shape, s->n_tok));
 
     for (size_t i = 0; i < k_elements(shape, s->n_tok); i++)
-        x[i] = get(k, key_at(k, shape, s, pages, i), 0);
+        x[i] = get(k, key_at(shape, s, pages, i, k->acc_bytes), 0);
     return x;
 }
 
@@ -142,10 +144,10 @@ static sequence *sequence_open(const cf_kernels *k, const cf_attn_shape *shape,
     size_t n_q = q_elements(shape, n_tok), n_k = k_elements(shape, n_tok);
 
     s->n_tok = n_tok;
-    s->q = random_values(&seed, n_q, 2);
-    s->d_o = random_values(&seed, n_q, 1);
-    s->k = random_values(&seed, n_k, 2);
-    s->v = random_values(&seed, n_k, 1);
+    s->q = random_acts(k, &seed, n_q, 2);
+    s->d_o = random_acts(k, &seed, n_q, 1);
+    s->k = random_acts(k, &seed, n_k, 2);
+    s->v = random_acts(k, &seed, n_k, 1);
     s->head_stride = (size_t)CF_PAGE_TOK * shape->head_dim + 16;
     ck_assert_uint_le(n_tok, (uint32_t)PAGES_MAX * CF_PAGE_TOK);
     for (size_t page = 0; page * CF_PAGE_TOK < n_tok; page++) {
@@ -153,8 +155,8 @@ static sequence *sequence_open(const cf_kernels *k, const cf_attn_shape *shape,
         size_t n =
             (shape->n_kv_heads - 1) * s->head_stride + tokens * shape->head_dim;
 
-        s->k_pages[page] = array_out(k, n);
-        s->v_pages[page] = array_out(k, n);
+        s->k_pages[page] = act_out(k, n);
+        s->v_pages[page] = act_out(k, n);
         s->dk_pages[page] = array_out(k, n);
         s->dv_pages[page] = array_out(k, n);
     }
@@ -174,8 +176,8 @@ static void rows_store(const call *c, const part *parts)
         size_t from = parts[p].prefix_tok * width;
 
         for (size_t i = 0; i < parts[p].n_tok * width; i++) {
-            put(c->k, c->q, row * width + i, s->q[from + i]);
-            put(c->k, c->d_o, row * width + i, s->d_o[from + i]);
+            act_put(c->k, c->q, row * width + i, s->q[from + i]);
+            act_put(c->k, c->d_o, row * width + i, s->d_o[from + i]);
         }
         row += parts[p].n_tok;
     }
@@ -206,9 +208,9 @@ static call *call_open(const cf_kernels *k, const cf_attn_shape *shape,
     c->batch = (cf_attn_batch){c->pieces, n_parts, row};
     c->key_begin = 0;
     c->key_end = UINT32_MAX;
-    c->q = array_out(k, q_elements(shape, row));
-    c->o = array_out(k, q_elements(shape, row));
-    c->d_o = array_out(k, q_elements(shape, row));
+    c->q = act_out(k, q_elements(shape, row));
+    c->o = act_out(k, q_elements(shape, row));
+    c->d_o = act_out(k, q_elements(shape, row));
     c->dq = array_out(k, q_elements(shape, row));
     c->lse = array_out(k, (size_t)row * shape->n_heads);
     rows_store(c, parts);
@@ -251,14 +253,25 @@ static void backward(const call *c, const void *o, const void *lse)
     guard_check(c, scratch);
 }
 
-/* Whether rows of two calls have the same bits, in [rows, width]. */
+static bool same_bytes(const void *x, size_t row_x, const void *y, size_t row_y,
+                       size_t n_rows, size_t row_bytes)
+{
+    return memcmp((const char *)x + row_x * row_bytes,
+                  (const char *)y + row_y * row_bytes, n_rows * row_bytes) == 0;
+}
+
+/* Whether rows of two calls have the same bits, in [rows, width]: of acc, and of
+ * act. */
 static bool same_rows(const call *a, const void *x, size_t row_x, const void *y,
                       size_t row_y, size_t n_rows, size_t width)
 {
-    size_t row_bytes = width * a->k->acc_bytes;
+    return same_bytes(x, row_x, y, row_y, n_rows, width * a->k->acc_bytes);
+}
 
-    return memcmp((const char *)x + row_x * row_bytes,
-                  (const char *)y + row_y * row_bytes, n_rows * row_bytes) == 0;
+static bool same_acts(const call *a, const void *x, size_t row_x, const void *y,
+                      size_t row_y, size_t n_rows, size_t width)
+{
+    return same_bytes(x, row_x, y, row_y, n_rows, width * a->k->act_bytes);
 }
 
 /* ---- reference ---- */
@@ -307,7 +320,9 @@ static void reference_row(const cf_attn_shape *shape, const sequence *s,
     *lse_p = largest + log(sum);
 }
 
-static void reference_row_backward(const cf_attn_shape *shape,
+/* A backend reads an o that was rounded to act. */
+static void reference_row_backward(const cf_kernels *k,
+                                   const cf_attn_shape *shape,
                                    const sequence *s, size_t token, size_t head,
                                    size_t begin, size_t end, gradient g)
 {
@@ -319,7 +334,8 @@ static void reference_row_backward(const cf_attn_shape *shape,
 
     reference_row(shape, s, token, head, 0, SIZE_MAX, o, &lse);
     for (size_t e = 0; e < dim; e++)
-        delta += o[e] * d_o[e];
+        delta += d_o[e] *
+                 (k->compute == CF_COMPUTE_BF16 ? nearest_bf16(o[e]) : o[e]);
     for (size_t j = begin; j < smaller(end, token + 1); j++) {
         size_t at = (j * shape->n_kv_heads + kv_head) * dim;
         double p = exp(score(shape, q, s->k + at) - lse), dp = 0;
@@ -358,23 +374,28 @@ static void check_part(const call *c, size_t p, const part *x, uint64_t seed)
 
             reference_row(shape, s, i, h, c->key_begin, c->key_end,
                           o + at * shape->head_dim, &lse[at]);
-            reference_row_backward(shape, s, i, h, c->key_begin, c->key_end, g);
+            reference_row_backward(c->k, shape, s, i, h, c->key_begin,
+                                   c->key_end, g);
         }
 
-    double *got_o = values_of(c->k, q_elements(shape, c->batch.n_tok), c->o);
+    double *got_o =
+        act_values_of(c->k, q_elements(shape, c->batch.n_tok), c->o);
     double *got_dq = values_of(c->k, q_elements(shape, c->batch.n_tok), c->dq);
     double *got_lse = values_of(c->k, c->batch.n_tok * shape->n_heads, c->lse);
     double bound = bound_of(c->k, 4e-6, 1e-14);
+    /* o may have been rounded to the other side. */
+    double wider = act_bound_of(c->k, bound, bound);
 
     ck_assert(close_arrays("o", n * width, got_o + row * width,
-                           o + first * width, bound, seed));
+                           o + first * width, act_bound_of(c->k, bound, bound),
+                           seed));
     ck_assert(close_arrays("lse", n * shape->n_heads,
                            got_lse + row * shape->n_heads,
                            lse + first * shape->n_heads, bound, seed));
     ck_assert(close_arrays("dq", n * width, got_dq + row * width,
-                           g.dq + first * width, bound, seed));
+                           g.dq + first * width, wider, seed));
     ck_assert(close_arrays("dk", n_k, gradients_of(c->k, shape, s, s->dk_pages),
-                           g.dk, bound, seed));
+                           g.dk, wider, seed));
     ck_assert(close_arrays("dv", n_k, gradients_of(c->k, shape, s, s->dv_pages),
                            g.dv, bound, seed));
 }
@@ -433,8 +454,8 @@ enum {
 
 START_TEST(equals_the_reference)
 {
-    const struct reference_case *x = &reference_cases[_i / 2];
-    const cf_kernels *k = &types[_i % 2];
+    const struct reference_case *x = &reference_cases[_i / N_TYPES];
+    const cf_kernels *k = &types[_i % N_TYPES];
     cf_attn_shape shape = shape_of(x->n_heads, x->n_kv_heads, x->head_dim);
     part parts[6];
     size_t n = 0;
@@ -454,7 +475,7 @@ START_TEST(equals_the_reference_for_random_shapes)
     const char *text = getenv("CF_TEST_SEED");
     uint64_t seed = text != NULL ? strtoull(text, NULL, 10) : (uint64_t)_i + 1;
     uint64_t r = seed;
-    const cf_kernels *k = &types[_i % 2];
+    const cf_kernels *k = &types[_i % N_TYPES];
     uint32_t n_kv_heads = 1 + random_below(&r, 3);
     uint32_t n_heads = n_kv_heads * (1 + random_below(&r, 5));
     cf_attn_shape shape =
@@ -478,7 +499,7 @@ END_TEST
 START_TEST(ranges_merge_to_the_whole)
 {
     static const uint32_t cuts[] = {1, 64, 100, 128, 231, 350};
-    const cf_kernels *k = &types[_i % 2];
+    const cf_kernels *k = &types[_i % N_TYPES];
     cf_attn_shape shape = shape_of(6, 2, 20);
     sequence *s = sequence_open(k, &shape, 360, 1);
     part x = {s, 120, 240};
@@ -489,7 +510,7 @@ START_TEST(ranges_merge_to_the_whole)
     double *o = array_double(n), *dq = array_double(n);
     double bound = bound_of(k, 4e-6, 1e-14);
 
-    low->key_end = high->key_begin = cuts[_i / 2];
+    low->key_end = high->key_begin = cuts[_i / N_TYPES];
     forward(whole);
     forward(low);
     forward(high);
@@ -499,11 +520,12 @@ START_TEST(ranges_merge_to_the_whole)
         double b = get(k, high->lse, i / shape.head_dim);
 
         ck_assert_double_lt(fabs(log(exp(a - lse) + exp(b - lse))), 1e-5);
-        o[i] = exp(a - lse) * get(k, low->o, i) +
-               exp(b - lse) * get(k, high->o, i);
+        o[i] = exp(a - lse) * act_get(k, low->o, i) +
+               exp(b - lse) * act_get(k, high->o, i);
     }
-    ck_assert(close_arrays("o", n, o, values_of(k, n, whole->o), bound,
-                           cuts[_i / 2]));
+    ck_assert(close_arrays("o", n, o, act_values_of(k, n, whole->o),
+                           2 * act_bound_of(k, bound, bound),
+                           cuts[_i / N_TYPES]));
 
     backward(whole, whole->o, whole->lse);
     double *dk = gradients_of(k, &shape, s, s->dk_pages);
@@ -536,7 +558,7 @@ START_TEST(rows_that_see_no_key_are_empty)
     for (size_t i = 0; i < 60 * shape.n_heads; i++)
         ck_assert(get(k, c->lse, i) == -INFINITY);
     for (size_t i = 0; i < q_elements(&shape, 60); i++) {
-        ck_assert(get(k, c->o, i) == 0);
+        ck_assert(act_get(k, c->o, i) == 0);
         ck_assert(get(k, c->dq, i) == 0);
     }
     for (size_t i = 60 * shape.n_heads; i < 80 * shape.n_heads; i++)
@@ -559,7 +581,7 @@ static double loss_of(const void *context)
     sequence_store(x->c->k, &x->c->shape, x->x.s);
     forward(x->c);
     for (size_t i = 0; i < q_elements(&x->c->shape, x->x.n_tok); i++)
-        sum += get(x->c->k, x->c->o, i) * get(x->c->k, x->c->d_o, i);
+        sum += act_get(x->c->k, x->c->o, i) * act_get(x->c->k, x->c->d_o, i);
     return sum;
 }
 
@@ -603,8 +625,8 @@ enum {
 START_TEST(outputs_ignore_how_a_sequence_is_cut)
 {
     static const uint32_t sizes[] = {1, 16, 64, 100, 128, 333, 500};
-    const struct bits_case *x = &bits_cases[_i / 2];
-    const cf_kernels *k = &types[_i % 2];
+    const struct bits_case *x = &bits_cases[_i / N_TYPES];
+    const cf_kernels *k = &types[_i % N_TYPES];
     cf_attn_shape shape = shape_of(x->n_heads, x->n_kv_heads, x->head_dim);
     sequence *s = sequence_open(k, &shape, x->n_tok, 5);
     part all = {s, 0, x->n_tok};
@@ -621,7 +643,7 @@ START_TEST(outputs_ignore_how_a_sequence_is_cut)
             call *c = call_open(k, &shape, 1, &cut);
 
             forward(c);
-            ck_assert(same_rows(c, c->o, 0, whole->o, at, cut.n_tok, width));
+            ck_assert(same_acts(c, c->o, 0, whole->o, at, cut.n_tok, width));
             ck_assert(same_rows(c, c->lse, 0, whole->lse, at, cut.n_tok,
                                 shape.n_heads));
         }
@@ -635,8 +657,8 @@ START_TEST(outputs_and_gradients_ignore_packing)
     enum {
         N = sizeof(lengths) / sizeof(lengths[0])
     };
-    const struct bits_case *x = &bits_cases[_i / 2];
-    const cf_kernels *k = &types[_i % 2];
+    const struct bits_case *x = &bits_cases[_i / N_TYPES];
+    const cf_kernels *k = &types[_i % N_TYPES];
     cf_attn_shape shape = shape_of(x->n_heads, x->n_kv_heads, x->head_dim);
     size_t width = q_elements(&shape, 1);
     part parts[N];
@@ -660,7 +682,7 @@ START_TEST(outputs_and_gradients_ignore_packing)
         forward(alone);
         backward(alone, alone->o, alone->lse);
         ck_assert(
-            same_rows(alone, alone->o, 0, packed->o, row, lengths[p], width));
+            same_acts(alone, alone->o, 0, packed->o, row, lengths[p], width));
         ck_assert(
             same_rows(alone, alone->dq, 0, packed->dq, row, lengths[p], width));
         ck_assert(same_rows(alone, alone->lse, 0, packed->lse, row, lengths[p],
@@ -675,8 +697,8 @@ END_TEST
 
 START_TEST(results_ignore_the_number_of_threads)
 {
-    const struct bits_case *x = &bits_cases[_i / 2];
-    const cf_kernels *k = &types[_i % 2];
+    const struct bits_case *x = &bits_cases[_i / N_TYPES];
+    const cf_kernels *k = &types[_i % N_TYPES];
     cf_attn_shape shape = shape_of(x->n_heads, x->n_kv_heads, x->head_dim);
     sequence *long_one = sequence_open(k, &shape, x->n_tok, 1);
     sequence *short_one = sequence_open(k, &shape, 40, 2);
@@ -700,7 +722,7 @@ START_TEST(results_ignore_the_number_of_threads)
             dv = gradients_of(k, &shape, long_one, long_one->dv_pages);
             continue;
         }
-        ck_assert(same_rows(c, c->o, 0, first->o, 0, c->batch.n_tok,
+        ck_assert(same_acts(c, c->o, 0, first->o, 0, c->batch.n_tok,
                             q_elements(&shape, 1)));
         ck_assert(same_rows(c, c->lse, 0, first->lse, 0, c->batch.n_tok,
                             shape.n_heads));
@@ -822,7 +844,7 @@ static void check_leak(const cf_kernels *k, double value, bool spoil_key)
     for (size_t p = 0; p < 3; p += 2) {
         size_t row = after->pieces[p].row;
 
-        ck_assert(same_rows(after, after->o, row, before->o, row, 75,
+        ck_assert(same_acts(after, after->o, row, before->o, row, 75,
                             q_elements(&shape, 1)));
         ck_assert(same_rows(after, after->dq, row, before->dq, row, 75,
                             q_elements(&shape, 1)));
@@ -830,7 +852,7 @@ static void check_leak(const cf_kernels *k, double value, bool spoil_key)
             gradients_of(k, &shape, parts[p].s, parts[p].s->dk_pages), dk[p],
             k_elements(&shape, 75) * sizeof(double));
     }
-    ck_assert(!same_rows(after, after->o, 75 + 20, before->o, 75 + 20, 1,
+    ck_assert(!same_acts(after, after->o, 75 + 20, before->o, 75 + 20, 1,
                          q_elements(&shape, 1)));
 
     /* Heads 0 .. 2 of the rows from token 20 on see what was spoiled. */
@@ -838,7 +860,7 @@ static void check_leak(const cf_kernels *k, double value, bool spoil_key)
         for (size_t i = 20; i < 75; i++) {
             size_t at = (75 + i) * shape.n_heads;
 
-            ck_assert(isnan(get(k, after->o, at * shape.head_dim)));
+            ck_assert(isnan(act_get(k, after->o, at * shape.head_dim)));
             ck_assert(!spoil_key || isnan(get(k, after->lse, at)));
         }
 }
@@ -880,7 +902,7 @@ START_TEST(a_row_of_infinitely_small_scores_is_nan)
     c = call_open(k, &shape, 1, &x);
     forward(c);
     for (size_t i = 0; i < 6; i++)
-        ck_assert(isnan(get(k, c->o, i)));
+        ck_assert(isnan(act_get(k, c->o, i)));
 }
 END_TEST
 
@@ -897,7 +919,7 @@ START_TEST(large_scores_do_not_overflow)
     c = call_open(k, &shape, 1, &x);
     forward(c);
     for (size_t i = 0; i < 200; i++)
-        ck_assert(fabs(get(k, c->o, i)) <= 1);
+        ck_assert(fabs(act_get(k, c->o, i)) <= 1);
 }
 END_TEST
 
@@ -936,27 +958,29 @@ static Suite *attention_suite(void)
     TCase *bits = case_open(suite, "bits");
     TCase *edges = case_open(suite, "edges");
 
-    tcase_add_loop_test(values, equals_the_reference, 0, 2 * N_REFERENCE_CASES);
-    tcase_add_loop_test(values, equals_the_reference_for_random_shapes, 0, 60);
-    tcase_add_loop_test(values, ranges_merge_to_the_whole, 0, 12);
+    tcase_add_loop_test(values, equals_the_reference, 0,
+                        N_TYPES * N_REFERENCE_CASES);
+    tcase_add_loop_test(values, equals_the_reference_for_random_shapes, 0, 90);
+    tcase_add_loop_test(values, ranges_merge_to_the_whole, 0, 18);
     tcase_add_test(values, gradients_are_finite_differences);
-    tcase_add_loop_test(values, chunked_gradients_equal_unsplit, 0, 2);
-    tcase_add_loop_test(values, key_gradients_accumulate, 0, 2);
+    tcase_add_loop_test(values, chunked_gradients_equal_unsplit, 0, N_TYPES);
+    tcase_add_loop_test(values, key_gradients_accumulate, 0, N_TYPES);
 
     tcase_add_loop_test(bits, outputs_ignore_how_a_sequence_is_cut, 0,
-                        2 * N_BITS_CASES);
+                        N_TYPES * N_BITS_CASES);
     tcase_add_loop_test(bits, outputs_and_gradients_ignore_packing, 0,
-                        2 * N_BITS_CASES);
+                        N_TYPES * N_BITS_CASES);
     tcase_add_loop_test(bits, results_ignore_the_number_of_threads, 0,
-                        2 * N_BITS_CASES);
-    tcase_add_loop_test(bits, a_token_changes_its_own_piece_only, 0, 2);
+                        N_TYPES * N_BITS_CASES);
+    tcase_add_loop_test(bits, a_token_changes_its_own_piece_only, 0, N_TYPES);
 
-    tcase_add_loop_test(edges, rows_that_see_no_key_are_empty, 0, 2);
-    tcase_add_loop_test(edges, nan_comes_out_of_its_own_piece, 0, 2);
-    tcase_add_loop_test(edges, inf_comes_out_of_its_own_piece, 0, 2);
-    tcase_add_loop_test(edges, a_row_of_infinitely_small_scores_is_nan, 0, 2);
-    tcase_add_loop_test(edges, large_scores_do_not_overflow, 0, 2);
-    tcase_add_loop_test(edges, scratch_grows_with_every_count, 0, 2);
+    tcase_add_loop_test(edges, rows_that_see_no_key_are_empty, 0, N_TYPES);
+    tcase_add_loop_test(edges, nan_comes_out_of_its_own_piece, 0, N_TYPES);
+    tcase_add_loop_test(edges, inf_comes_out_of_its_own_piece, 0, N_TYPES);
+    tcase_add_loop_test(edges, a_row_of_infinitely_small_scores_is_nan, 0,
+                        N_TYPES);
+    tcase_add_loop_test(edges, large_scores_do_not_overflow, 0, N_TYPES);
+    tcase_add_loop_test(edges, scratch_grows_with_every_count, 0, N_TYPES);
     return suite;
 }
 

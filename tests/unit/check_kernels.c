@@ -24,6 +24,11 @@ START_TEST(a_forced_instruction_set_is_obeyed_or_refused)
         const char *isa;
         bool valid;
     } cases[] = {{"avx2", true}, {"", true}, {"sse", false}, {"AVX2", false}};
+    static const char *const names[] = {
+        [CF_COMPUTE_FP32] = "cpu fp32 avx2",
+        [CF_COMPUTE_FP64] = "cpu fp64 avx2",
+        [CF_COMPUTE_BF16] = "cpu bf16 avx2",
+    };
     cf_kernels k;
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -39,8 +44,7 @@ START_TEST(a_forced_instruction_set_is_obeyed_or_refused)
 
     setenv("CF_CPU_ISA", "avx2", 1);
     k = kernels_of((cf_compute)_i);
-    ck_assert_str_eq(k.name,
-                     _i == CF_COMPUTE_FP64 ? "cpu fp64 avx2" : "cpu fp32 avx2");
+    ck_assert_str_eq(k.name, names[_i]);
     setenv("CF_CPU_ISA", "avx512", 1);
 
     const char *why = NULL;
@@ -57,28 +61,19 @@ END_TEST
 START_TEST(a_table_is_complete_and_says_its_type)
 {
     cf_kernels k = kernels_of((cf_compute)_i);
-    size_t bytes = _i == CF_COMPUTE_FP64 ? 8 : 4;
+    static const size_t act_bytes[] = {4, 8, 2}, acc_bytes[] = {4, 8, 4};
     void *op = NULL;
 
     ck_assert_int_eq((int)k.compute, _i);
-    ck_assert_uint_eq(k.act_bytes, bytes);
-    ck_assert_uint_eq(k.acc_bytes, bytes);
+    ck_assert_uint_eq(k.act_bytes, act_bytes[_i]);
+    ck_assert_uint_eq(k.acc_bytes, acc_bytes[_i]);
+    ck_assert_int_eq(k.advice != NULL, _i == CF_COMPUTE_BF16);
     ck_assert_int_eq(k.status(&k), CF_OK);
     for (const char *p = (const char *)&k.status;
          p < (const char *)(&k.adamw + 1); p += sizeof(op)) {
         memcpy(&op, p, sizeof(op));
         ck_assert_ptr_nonnull(op);
     }
-}
-END_TEST
-
-START_TEST(bf16_is_refused_with_a_reason)
-{
-    cf_kernels k;
-    const char *why = NULL;
-
-    ck_assert_int_eq(cf_cpu_kernels(CF_COMPUTE_BF16, &k, &why), CF_INVALID);
-    ck_assert_ptr_nonnull(why);
 }
 END_TEST
 
@@ -111,6 +106,80 @@ START_TEST(equal_types_need_no_conversion)
     void *x = array_out(&k, 5);
 
     ck_assert_ptr_eq(k.as_act(&k, 5, x, NULL), x);
+}
+END_TEST
+
+static float float_of(uint32_t bits)
+{
+    float x;
+
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+static const uint16_t *rounded(const cf_kernels *k, size_t n, const float *x)
+{
+    void *y = act_out(k, n);
+
+    ck_assert_ptr_eq(k->as_act(k, n, x, y), y);
+    return y;
+}
+
+START_TEST(bf16_is_the_nearest_to_the_bit)
+{
+    static const struct {
+        uint32_t from;
+        uint16_t to;
+    } cases[] = {
+        {0x3f808000, 0x3f80}, /* a tie goes to the even one */
+        {0x3f818000, 0x3f82}, {0x3f808001, 0x3f81}, {0x3f807fff, 0x3f80},
+        {0xbf818000, 0xbf82}, {0x00000000, 0x0000}, {0x80000000, 0x8000},
+        {0x00008000, 0x0000}, /* denormals are no exception */
+        {0x00008001, 0x0001}, {0x00018000, 0x0002}, {0x807f8000, 0x8080},
+        {0x00000001, 0x0000}, {0x7f7f7fff, 0x7f7f}, /* the largest */
+        {0x7f7f8000, 0x7f80},                       /* and beyond it Inf */
+        {0xff7fffff, 0xff80}, {0x7f800000, 0x7f80}, {0xff800000, 0xff80},
+        {0x7f800001, 0x7fc0}, /* a NaN stays one */
+        {0x7fffffff, 0x7fff}, {0xffc00000, 0xffc0}, {0xff80ffff, 0xffc0},
+    };
+    enum {
+        N_CASES = sizeof(cases) / sizeof(cases[0]),
+        N = 5 * N_CASES + 20003
+    };
+    cf_kernels k = kernels_of(CF_COMPUTE_BF16);
+    float *x = array_bytes(N * sizeof(*x));
+    const uint16_t *got;
+    uint64_t state = 12;
+
+    for (size_t i = 0; i < N; i++)
+        x[i] = float_of(i < 5 * N_CASES ? cases[i % N_CASES].from
+                                        : random_below(&state, UINT32_MAX));
+    got = rounded(&k, N, x);
+    for (size_t i = 0; i < N; i++) {
+        if (i < 5 * N_CASES)
+            ck_assert_uint_eq(got[i], cases[i % N_CASES].to);
+        if (isnan(x[i]))
+            ck_assert(isnan(act_get(&k, got, i)));
+        else
+            ck_assert(act_get(&k, got, i) == nearest_bf16(x[i]));
+    }
+}
+END_TEST
+
+START_TEST(every_bf16_survives_widening)
+{
+    enum {
+        N = 1 << 16
+    };
+    cf_kernels k = kernels_of(CF_COMPUTE_BF16);
+    float *x = array_bytes(N * sizeof(*x));
+    const uint16_t *got;
+
+    for (uint32_t i = 0; i < N; i++)
+        x[i] = float_of(i << 16);
+    got = rounded(&k, N, x);
+    for (uint32_t i = 0; i < N; i++)
+        ck_assert_uint_eq(got[i], isnan(x[i]) ? i | 0x40 : i);
 }
 END_TEST
 
@@ -344,21 +413,22 @@ static Suite *kernels_suite(void)
     tcase_add_checked_fixture(tc, NULL, arrays_close);
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, a_forced_instruction_set_is_obeyed_or_refused, 0,
-                        2);
-    tcase_add_loop_test(tc, a_table_is_complete_and_says_its_type, 0, 2);
-    tcase_add_test(tc, bf16_is_refused_with_a_reason);
-    tcase_add_loop_test(tc, memory_is_cleared_and_copied_to_the_byte, 0, 2);
+                        3);
+    tcase_add_loop_test(tc, a_table_is_complete_and_says_its_type, 0, 3);
+    tcase_add_test(tc, bf16_is_the_nearest_to_the_bit);
+    tcase_add_test(tc, every_bf16_survives_widening);
+    tcase_add_loop_test(tc, memory_is_cleared_and_copied_to_the_byte, 0, 3);
     tcase_add_loop_test(tc, equal_types_need_no_conversion, 0, 2);
-    tcase_add_loop_test(tc, rows_scatter_and_gather_undo_each_other, 0, 2);
-    tcase_add_loop_test(tc, the_first_row_that_is_not_finite_is_found, 0, 2);
+    tcase_add_loop_test(tc, rows_scatter_and_gather_undo_each_other, 0, 3);
+    tcase_add_loop_test(tc, the_first_row_that_is_not_finite_is_found, 0, 3);
     tcase_add_loop_test(tc, a_sum_of_squares_is_right_to_double_and_one_a_block,
-                        0, 2);
-    tcase_add_loop_test(tc, arrays_add_up, 0, 2);
-    tcase_add_loop_test(tc, five_steps_of_adamw_follow_pytorch, 0, 2);
+                        0, 3);
+    tcase_add_loop_test(tc, arrays_add_up, 0, 3);
+    tcase_add_loop_test(tc, five_steps_of_adamw_follow_pytorch, 0, 3);
     tcase_add_loop_test(tc, a_zero_gradient_moves_a_weight_by_its_decay_only, 0,
-                        2);
+                        3);
     tcase_add_loop_test(
-        tc, sums_and_adamw_have_the_same_bits_for_any_number_of_threads, 0, 2);
+        tc, sums_and_adamw_have_the_same_bits_for_any_number_of_threads, 0, 3);
     suite_add_tcase(suite, tc);
     return suite;
 }

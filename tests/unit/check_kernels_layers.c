@@ -16,8 +16,9 @@
 static const struct {
     size_t n_tok, n, n_out;
 } shapes[] = {
-    {0, 20, 36}, {1, 20, 36},  {1, 1, 1},    {3, 6, 50},     {7, 36, 20},
-    {32, 16, 8}, {33, 20, 52}, {70, 36, 20}, {65, 130, 257}, {300, 576, 33},
+    {0, 20, 36},    {1, 20, 36},    {1, 1, 1},       {3, 6, 50},
+    {7, 36, 20},    {32, 16, 8},    {33, 20, 52},    {70, 36, 20},
+    {65, 130, 257}, {300, 576, 33}, {520, 12, 1030},
 };
 enum {
     N_SHAPES = sizeof(shapes) / sizeof(shapes[0])
@@ -32,11 +33,19 @@ static double dot(size_t n, const double *x, const double *y)
     return sum;
 }
 
-/* Whether the values of a backend's array are close to want. */
+/* Whether the values of a backend's array are close to want: of acc, and of act
+ * after its rounding. */
 static bool close_to(const cf_kernels *k, const char *name, size_t n,
                      const void *got, const double *want, double bound)
 {
     return close_arrays(name, n, values_of(k, n, got), want, bound, 0);
+}
+
+static bool act_close_to(const cf_kernels *k, const char *name, size_t n,
+                         const void *got, const double *want, double bound)
+{
+    return close_arrays(name, n, act_values_of(k, n, got), want,
+                        act_bound_of(k, bound, bound), 0);
 }
 
 /* ---- linear ---- */
@@ -77,29 +86,25 @@ START_TEST(a_linear_layer_is_x_times_w_transposed_plus_bias)
         size_t n_tok = shapes[i / 2].n_tok;
         size_t n_in = shapes[i / 2].n, n_out = shapes[i / 2].n_out;
         size_t n_y = n_tok * n_out;
-        double *x = random_values(&state, n_tok * n_in, 1);
+        double *x = random_acts(&k, &state, n_tok * n_in, 1);
         double *master = random_values(&state, n_out * n_in, 1);
         double *bias = i % 2 ? random_values(&state, n_out, 1) : NULL;
         double *residual = random_values(&state, n_y, 1);
         double *want = array_double(n_y);
-        void *in = array_of(&k, n_tok * n_in, x);
-        void *y = array_out(&k, n_y);
+        void *in = act_of(&k, n_tok * n_in, x);
+        void *y = act_out(&k, n_y);
         void *sum = array_of(&k, n_y, residual);
-        cf_weight w = {
-            .master = array_of(&k, n_out * n_in, master),
-            .bias = bias ? array_of(&k, n_out, bias) : NULL,
-            .n_out = n_out,
-            .n_in = n_in,
-        };
+        cf_weight w = weight_of(&k, n_out, n_in, master, bias);
+        void *scratch =
+            array_bytes(k.linear_scratch_bytes(&k, n_tok, n_out, n_in));
 
         ck_assert_uint_eq(k.weight_packed_bytes(&k, n_out, n_in), 0);
-        k.weight_pack(&k, &w);
         linear(n_tok, n_out, n_in, x, master, bias, want);
-        k.linear_forward(&k, &w, n_tok, in, y);
-        ck_assert(close_to(&k, "y", n_y, y, want, bound));
+        k.linear_forward(&k, &w, n_tok, in, y, scratch);
+        ck_assert(act_close_to(&k, "y", n_y, y, want, bound));
         for (size_t j = 0; j < n_y; j++)
             want[j] += residual[j];
-        k.linear_forward_residual(&k, &w, n_tok, in, sum);
+        k.linear_forward_residual(&k, &w, n_tok, in, sum, scratch);
         ck_assert(close_to(&k, "y + x", n_y, sum, want, bound));
     }
 }
@@ -114,29 +119,29 @@ START_TEST(a_linear_layer_has_the_gradients_of_its_input_weight_and_bias)
     for (size_t i = 0; i < 2 * N_SHAPES; i++) {
         size_t n_tok = shapes[i / 2].n_tok;
         size_t n_in = shapes[i / 2].n, n_out = shapes[i / 2].n_out;
-        double *x = random_values(&state, n_tok * n_in, 1);
+        double *x = random_acts(&k, &state, n_tok * n_in, 1);
         double *master = random_values(&state, n_out * n_in, 1);
-        double *dy = random_values(&state, n_tok * n_out, 1);
+        double *dy = random_acts(&k, &state, n_tok * n_out, 1);
         double *want_dx = array_double(n_tok * n_in);
         double *want_dw = random_values(&state, n_out * n_in, 1);
         double *want_db = random_values(&state, n_out, 1);
-        void *dout = array_of(&k, n_tok * n_out, dy);
-        void *dx = array_out(&k, n_tok * n_in);
+        void *dout = act_of(&k, n_tok * n_out, dy);
+        void *in = act_of(&k, n_tok * n_in, x);
+        void *dx = act_out(&k, n_tok * n_in);
+        void *frozen = act_out(&k, n_tok * n_in);
         void *dw = array_of(&k, n_out * n_in, want_dw);
         void *db = array_of(&k, n_out, want_db);
-        cf_weight w = {
-            .master = array_of(&k, n_out * n_in, master),
-            .n_out = n_out,
-            .n_in = n_in,
-        };
+        cf_weight w = weight_of(&k, n_out, n_in, master, NULL);
+        void *scratch =
+            array_bytes(k.linear_scratch_bytes(&k, n_tok, n_out, n_in));
 
         linear_backward(n_tok, n_out, n_in, x, master, dy, want_dx, want_dw,
                         want_db);
-        k.linear_backward_input(&k, &w, n_tok, dout, dx);
-        k.linear_backward_weight(&k, n_tok, n_out, n_in, dout,
-                                 array_of(&k, n_tok * n_in, x), dw,
-                                 i % 2 ? db : NULL);
-        ck_assert(close_to(&k, "dx", n_tok * n_in, dx, want_dx, bound));
+        k.linear_backward(&k, &w, n_tok, dout, in, dx, dw, i % 2 ? db : NULL,
+                          scratch);
+        k.linear_backward(&k, &w, n_tok, dout, in, frozen, NULL, NULL, scratch);
+        ck_assert_mem_eq(dx, frozen, n_tok * n_in * k.act_bytes);
+        ck_assert(act_close_to(&k, "dx", n_tok * n_in, dx, want_dx, bound));
         ck_assert(close_to(&k, "dw", n_out * n_in, dw, want_dw, bound));
         if (i % 2)
             ck_assert(close_to(&k, "db", n_out, db, want_db, bound));
@@ -153,7 +158,8 @@ typedef struct norm_case {
     double *rstd, *y; /* written by rmsnorm */
 } norm_case;
 
-static norm_case norm_case_of(uint64_t *state, size_t n_tok, size_t n)
+static norm_case norm_case_of(const cf_kernels *k, uint64_t *state,
+                              size_t n_tok, size_t n)
 {
     return (norm_case){
         .n_tok = n_tok,
@@ -161,7 +167,7 @@ static norm_case norm_case_of(uint64_t *state, size_t n_tok, size_t n)
         .eps = 1e-5,
         .x = random_values(state, n_tok * n, 3),
         .weight = random_values(state, n, 2),
-        .dy = random_values(state, n_tok * n, 1),
+        .dy = random_acts(k, state, n_tok * n, 1),
         .rstd = array_double(n_tok),
         .y = array_double(n_tok * n),
     };
@@ -211,11 +217,11 @@ START_TEST(rmsnorm_and_its_gradients_are_right)
 
     for (size_t i = 0; i < N_SHAPES; i++) {
         size_t n_tok = shapes[i].n_tok, n = shapes[i].n, all = n_tok * n;
-        norm_case c = norm_case_of(&state, n_tok, n);
+        norm_case c = norm_case_of(&k, &state, n_tok, n);
         double *want_dx = random_values(&state, all, 1);
         double *want_dw = random_values(&state, n, 1);
         void *x = array_of(&k, all, c.x), *weight = array_of(&k, n, c.weight);
-        void *y = array_out(&k, all), *rstd = array_out(&k, n_tok);
+        void *y = act_out(&k, all), *rstd = array_out(&k, n_tok);
         void *dx = array_of(&k, all, want_dx);
         void *dw = array_of(&k, n, want_dw);
         void *scratch =
@@ -224,9 +230,9 @@ START_TEST(rmsnorm_and_its_gradients_are_right)
         rmsnorm(&c);
         rmsnorm_backward(&c, want_dx, want_dw);
         k.rmsnorm_forward(&k, n_tok, n, c.eps, x, weight, y, rstd);
-        k.rmsnorm_backward(&k, n_tok, n, x, weight, rstd,
-                           array_of(&k, all, c.dy), dx, dw, scratch);
-        ck_assert(close_to(&k, "y", all, y, c.y, bound));
+        k.rmsnorm_backward(&k, n_tok, n, x, weight, rstd, act_of(&k, all, c.dy),
+                           dx, dw, scratch);
+        ck_assert(act_close_to(&k, "y", all, y, c.y, bound));
         ck_assert(close_to(&k, "rstd", n_tok, rstd, c.rstd, bound));
         ck_assert(close_to(&k, "dx", all, dx, want_dx, bound));
         ck_assert(close_to(&k, "dweight", n, dw, want_dw, bound));
@@ -241,10 +247,10 @@ START_TEST(rmsnorm_gives_the_same_dx_where_dweight_is_not_wanted)
 
     for (size_t i = 0; i < N_SHAPES; i++) {
         size_t n_tok = shapes[i].n_tok, n = shapes[i].n, all = n_tok * n;
-        norm_case c = norm_case_of(&state, n_tok, n);
+        norm_case c = norm_case_of(&k, &state, n_tok, n);
         void *x = array_of(&k, all, c.x), *weight = array_of(&k, n, c.weight);
-        void *dy = array_of(&k, all, c.dy);
-        void *y = array_out(&k, all), *rstd = array_out(&k, n_tok);
+        void *dy = act_of(&k, all, c.dy);
+        void *y = act_out(&k, all), *rstd = array_out(&k, n_tok);
         void *dx[2] = {array_of(&k, all, c.x), array_of(&k, all, c.x)};
         void *dw = array_of(&k, n, c.weight);
         void *scratch =
@@ -261,8 +267,9 @@ END_TEST
 
 START_TEST(the_reference_of_rmsnorm_agrees_with_finite_differences)
 {
+    cf_kernels k = kernels_of(CF_COMPUTE_FP64);
     uint64_t state = 4;
-    norm_case c = norm_case_of(&state, 5, 6);
+    norm_case c = norm_case_of(&k, &state, 5, 6);
     double dx[30] = {0}, dweight[6] = {0};
     double want_dx[30], want_dweight[6];
 
@@ -326,21 +333,21 @@ START_TEST(swiglu_and_its_gradient_are_right_also_in_place)
         glu_case c = {
             .n_tok = n_tok,
             .n = n,
-            .gate_up = random_values(&state, 2 * all, limits[i % 3]),
-            .da = random_values(&state, all, 1),
+            .gate_up = random_acts(&k, &state, 2 * all, limits[i % 3]),
+            .da = random_acts(&k, &state, all, 1),
             .a = array_double(all),
         };
         double *want = array_double(2 * all);
-        void *gate_up = array_of(&k, 2 * all, c.gate_up);
-        void *da = array_of(&k, all, c.da);
-        void *a = array_out(&k, all), *d = array_out(&k, 2 * all);
+        void *gate_up = act_of(&k, 2 * all, c.gate_up);
+        void *da = act_of(&k, all, c.da);
+        void *a = act_out(&k, all), *d = act_out(&k, 2 * all);
 
         swiglu(&c);
         swiglu_backward(&c, want);
         k.swiglu_forward(&k, n_tok, n, gate_up, a);
         k.swiglu_backward(&k, n_tok, n, gate_up, da, d);
-        ck_assert(close_to(&k, "a", all, a, c.a, bound));
-        ck_assert(close_to(&k, "d", 2 * all, d, want, bound));
+        ck_assert(act_close_to(&k, "a", all, a, c.a, bound));
+        ck_assert(act_close_to(&k, "d", 2 * all, d, want, bound));
         k.swiglu_backward(&k, n_tok, n, gate_up, da, gate_up);
         ck_assert_mem_eq(gate_up, d, 2 * all * k.act_bytes);
     }
@@ -416,11 +423,16 @@ static void *all_outputs(const cf_kernels *k, int n_threads, size_t *bytes_p)
         ALL = N_TOK * N
     };
     uint64_t state = 10;
-    void *x = array_of(k, ALL, random_values(&state, ALL, 1));
-    void *dy = array_of(k, ALL, random_values(&state, ALL, 1));
+    double *values = random_acts(k, &state, ALL, 1);
+    double *gradients = random_acts(k, &state, ALL, 1);
+    void *stream = array_of(k, ALL, values), *x = act_of(k, ALL, values);
+    void *dy = act_of(k, ALL, gradients);
     void *weight = array_of(k, N, random_values(&state, N, 1));
-    void *dw = array_of(k, N * N, random_values(&state, N * N, 1));
+    double *matrix = random_values(&state, N * N, 1);
+    cf_weight w = weight_of(k, N, N, matrix, NULL);
+    void *dw = array_of(k, N * N, matrix), *dx_linear = act_out(k, ALL);
     void *scratch = array_bytes(k->rmsnorm_backward_scratch_bytes(k, N_TOK, N));
+    void *room = array_bytes(k->linear_scratch_bytes(k, N_TOK, N, N));
     uint32_t *ids = array_u32(N_TOK);
     size_t bytes = k->acc_bytes;
     char *out = array_bytes(8 * ALL * bytes);
@@ -433,12 +445,13 @@ static void *all_outputs(const cf_kernels *k, int n_threads, size_t *bytes_p)
         ids[t] = random_below(&state, N);
     omp_set_num_threads(n_threads);
     k->zero(k, out, 8 * ALL * bytes);
-    k->rmsnorm_forward(k, N_TOK, N, 1e-6, x, weight, y, rstd);
-    k->rmsnorm_backward(k, N_TOK, N, x, weight, rstd, dy, dx, dweight, scratch);
-    k->linear_backward_weight(k, N_TOK, N, N, dy, x, dw, db);
+    k->rmsnorm_forward(k, N_TOK, N, 1e-6, stream, weight, y, rstd);
+    k->rmsnorm_backward(k, N_TOK, N, stream, weight, rstd, dy, dx, dweight,
+                        scratch);
+    k->linear_backward(k, &w, N_TOK, dy, x, dx_linear, dw, db, room);
     k->swiglu_forward(k, N_TOK / 2, N, x, a);
     k->swiglu_backward(k, N_TOK / 2, N, x, dy, d);
-    k->embedding_backward(k, N_TOK, N, ids, dy, table);
+    k->embedding_backward(k, N_TOK, N, ids, array_of(k, ALL, gradients), table);
     *bytes_p = 8 * ALL * bytes;
     return out;
 }
@@ -464,21 +477,21 @@ static Suite *layers_suite(void)
     tcase_add_checked_fixture(tc, NULL, arrays_close);
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, a_linear_layer_is_x_times_w_transposed_plus_bias, 0,
-                        2);
+                        3);
     tcase_add_loop_test(
         tc, a_linear_layer_has_the_gradients_of_its_input_weight_and_bias, 0,
-        2);
-    tcase_add_loop_test(tc, rmsnorm_and_its_gradients_are_right, 0, 2);
+        3);
+    tcase_add_loop_test(tc, rmsnorm_and_its_gradients_are_right, 0, 3);
     tcase_add_loop_test(
-        tc, rmsnorm_gives_the_same_dx_where_dweight_is_not_wanted, 0, 2);
+        tc, rmsnorm_gives_the_same_dx_where_dweight_is_not_wanted, 0, 3);
     tcase_add_test(tc, the_reference_of_rmsnorm_agrees_with_finite_differences);
     tcase_add_loop_test(tc, swiglu_and_its_gradient_are_right_also_in_place, 0,
-                        2);
+                        3);
     tcase_add_test(tc, the_reference_of_swiglu_agrees_with_finite_differences);
     tcase_add_loop_test(tc, an_embedding_reads_rows_and_adds_gradients_to_them,
-                        0, 2);
+                        0, 3);
     tcase_add_loop_test(
-        tc, our_loops_give_the_same_bits_for_any_number_of_threads, 0, 2);
+        tc, our_loops_give_the_same_bits_for_any_number_of_threads, 0, 3);
     suite_add_tcase(suite, tc);
     return suite;
 }

@@ -179,43 +179,48 @@ static void qkv_backward_reference(const qkv_case *c, double *dqkv,
 
 /* ---- the backend ---- */
 
-/* The pages of one kind (K, V, dK or dV) of one piece. */
+/* The pages of one kind (K, V, dK or dV) of one piece: K and V are act, their
+ * gradients acc. */
 typedef struct pages {
+    size_t elem_bytes;
     void *page[PAGES_MAX];
     size_t head_stride;
     void *base[PAGES_MAX]; /* the arrays behind them */
     size_t n_base, base_elements;
 } pages;
 
-static pages pages_of(const cf_kernels *k, const qkv_case *c, size_t piece,
-                      layout kind)
+static pages pages_of(const qkv_case *c, size_t piece, layout kind,
+                      size_t elem_bytes)
 {
     size_t n = c->shape.head_dim, n_kv = c->shape.n_kv_heads;
     size_t end = c->pieces[piece].prefix_tok + c->pieces[piece].n_tok;
     size_t n_pages = (end + CF_PAGE_TOK - 1) / CF_PAGE_TOK;
     size_t page = CF_PAGE_TOK * n;
-    pages p = {.head_stride = kind == PAGE_LOCAL ? page : n_pages * page};
+    pages p = {
+        .elem_bytes = elem_bytes,
+        .head_stride = kind == PAGE_LOCAL ? page : n_pages * page,
+    };
 
     ck_assert_uint_le(n_pages, PAGES_MAX);
     p.n_base = kind == PAGE_LOCAL ? n_pages : 1;
     p.base_elements = n_kv * p.head_stride;
     for (size_t i = 0; i < p.n_base; i++)
-        p.base[i] = array_out(k, p.base_elements);
+        p.base[i] = array_bytes(p.base_elements * elem_bytes);
     for (size_t i = 0; i < n_pages; i++)
         p.page[i] = kind == PAGE_LOCAL
                         ? p.base[i]
-                        : (char *)p.base[0] + i * page * k->acc_bytes;
+                        : (char *)p.base[0] + i * page * elem_bytes;
     return p;
 }
 
 /* Where a head of a piece's row lies. */
-static char *in_pages(const cf_kernels *k, const qkv_case *c, const pages *p,
-                      size_t position, size_t head)
+static char *in_pages(const qkv_case *c, const pages *p, size_t position,
+                      size_t head)
 {
     return (char *)p->page[position / CF_PAGE_TOK] +
            (head * p->head_stride +
             position % CF_PAGE_TOK * c->shape.head_dim) *
-               k->acc_bytes;
+               p->elem_bytes;
 }
 
 static size_t n_written(const cf_kernels *k, const pages *p)
@@ -223,7 +228,9 @@ static size_t n_written(const cf_kernels *k, const pages *p)
     size_t n = 0;
 
     for (size_t i = 0; i < p->n_base; i++) {
-        double *x = values_of(k, p->base_elements, p->base[i]);
+        double *x = p->elem_bytes == k->acc_bytes
+                        ? values_of(k, p->base_elements, p->base[i])
+                        : act_values_of(k, p->base_elements, p->base[i]);
 
         for (size_t j = 0; j < p->base_elements; j++)
             n += !isnan(x[j]);
@@ -253,11 +260,12 @@ static void run_open(const cf_kernels *k, const qkv_case *c, layout kind,
         .cos = array_of(k, n_tab, c->cos),
         .sin = array_of(k, n_tab, c->sin),
     };
-    r->qkv = array_of(k, c->n_tok * c->n_heads * n, c->qkv);
-    r->q = array_out(k, c->n_tok * c->shape.n_heads * n);
+    r->qkv = act_of(k, c->n_tok * c->n_heads * n, c->qkv);
+    r->q = act_out(k, c->n_tok * c->shape.n_heads * n);
     for (size_t i = 0; i < c->n_pieces; i++) {
         for (size_t j = 0; j < 4; j++)
-            r->kv[j][i] = pages_of(k, c, i, kind);
+            r->kv[j][i] =
+                pages_of(c, i, kind, j < 2 ? k->act_bytes : k->acc_bytes);
         r->pieces[i] = (cf_attn_piece){
             .row = c->pieces[i].row,
             .n_tok = c->pieces[i].n_tok,
@@ -273,10 +281,10 @@ static void run_open(const cf_kernels *k, const qkv_case *c, layout kind,
 
 /* Copies the heads of all rows between x, of the shape of qkv, and where the
  * backend has them: q, and pages of two kinds. */
-static void exchange(const cf_kernels *k, const qkv_case *c, const run *r,
-                     size_t first_kind, char *x, char *q, bool to_backend)
+static void exchange(const qkv_case *c, const run *r, size_t first_kind,
+                     char *x, char *q, bool to_backend)
 {
-    size_t head_bytes = c->shape.head_dim * k->acc_bytes;
+    size_t head_bytes = c->shape.head_dim * r->kv[first_kind][0].elem_bytes;
     size_t n_q = c->shape.n_heads, n_kv = c->shape.n_kv_heads;
 
     for (size_t i = 0; i < c->n_pieces; i++)
@@ -288,7 +296,7 @@ static void exchange(const cf_kernels *k, const qkv_case *c, const run *r,
             char *there =
                 head < n_q
                     ? q + (row * n_q + head) * head_bytes
-                    : in_pages(k, c, p, c->pieces[i].prefix_tok + tok, kv_head);
+                    : in_pages(c, p, c->pieces[i].prefix_tok + tok, kv_head);
             char *here = x + (row * c->n_heads + head) * head_bytes;
 
             memcpy(to_backend ? there : here, to_backend ? here : there,
@@ -296,8 +304,9 @@ static void exchange(const cf_kernels *k, const qkv_case *c, const run *r,
         }
 }
 
-static qkv_case case_of(uint64_t *state, uint32_t n_heads, uint32_t n_kv_heads,
-                        uint32_t head_dim, bool q_norm, bool k_norm)
+static qkv_case case_of(const cf_kernels *k, uint64_t *state, uint32_t n_heads,
+                        uint32_t n_kv_heads, uint32_t head_dim, bool q_norm,
+                        bool k_norm)
 {
     static const struct {
         uint32_t n_tok, prefix_tok;
@@ -320,7 +329,7 @@ static qkv_case case_of(uint64_t *state, uint32_t n_heads, uint32_t n_kv_heads,
 
     c.cos = random_values(state, c.n_tok * head_dim / 2, 1);
     c.sin = random_values(state, c.n_tok * head_dim / 2, 1);
-    c.qkv = random_values(state, all, 2);
+    c.qkv = random_acts(k, state, all, 2);
     c.d_out = random_values(state, all, 1);
     c.out = array_double(all);
     c.q_norm = q_norm ? random_values(state, head_dim, 2) : NULL;
@@ -340,9 +349,9 @@ enum {
     N_SHAPES = sizeof(shapes) / sizeof(shapes[0])
 };
 
-static qkv_case shape_case(uint64_t *state, size_t i)
+static qkv_case shape_case(const cf_kernels *k, uint64_t *state, size_t i)
 {
-    return case_of(state, shapes[i].n_heads, shapes[i].n_kv_heads,
+    return case_of(k, state, shapes[i].n_heads, shapes[i].n_kv_heads,
                    shapes[i].head_dim, shapes[i].q_norm, shapes[i].k_norm);
 }
 
@@ -353,19 +362,19 @@ START_TEST(q_k_and_v_arrive_normalised_and_rotated_in_pages_of_any_stride)
     uint64_t state = 1;
 
     for (size_t i = 0; i < 2 * N_SHAPES; i++) {
-        qkv_case c = shape_case(&state, i / 2);
+        qkv_case c = shape_case(&k, &state, i / 2);
         size_t n = c.n_tok * c.n_heads * c.shape.head_dim;
         cf_attn_batch batch = {NULL, c.n_pieces, c.n_tok};
-        void *got = array_out(&k, n), *again = array_out(&k, n);
+        void *got = act_out(&k, n), *again = act_out(&k, n);
         run r;
 
         run_open(&k, &c, i % 2 ? CHUNK_LOCAL : PAGE_LOCAL, &r);
         batch.pieces = r.pieces;
         qkv_reference(&c);
         k.qkv_forward(&k, &r.params, &batch, r.qkv, r.q);
-        exchange(&k, &c, &r, 0, got, r.q, false);
-        ck_assert(
-            close_arrays("q, k, v", n, values_of(&k, n, got), c.out, bound, 1));
+        exchange(&c, &r, 0, got, r.q, false);
+        ck_assert(close_arrays("q, k, v", n, act_values_of(&k, n, got), c.out,
+                               act_bound_of(&k, bound, bound), 1));
         for (size_t j = 0; j < c.n_pieces; j++)
             for (size_t kind = 0; kind < 4; kind++)
                 ck_assert_uint_eq(n_written(&k, &r.kv[kind][j]),
@@ -374,7 +383,7 @@ START_TEST(q_k_and_v_arrive_normalised_and_rotated_in_pages_of_any_stride)
                                                  c.shape.head_dim
                                            : 0);
         k.qkv_forward(&k, &r.params, &batch, r.qkv, r.q);
-        exchange(&k, &c, &r, 0, again, r.q, false);
+        exchange(&c, &r, 0, again, r.q, false);
         ck_assert_mem_eq(again, got, n * k.act_bytes);
         arrays_close();
     }
@@ -388,7 +397,7 @@ START_TEST(gradients_come_back_to_the_projection_and_the_norms)
     uint64_t state = 2;
 
     for (size_t i = 0; i < 2 * N_SHAPES; i++) {
-        qkv_case c = shape_case(&state, i / 2);
+        qkv_case c = shape_case(&k, &state, i / 2);
         size_t hd = c.shape.head_dim, n = c.n_tok * c.n_heads * hd;
         bool norms = c.q_norm != NULL || c.k_norm != NULL;
         double *want = array_double(n);
@@ -396,7 +405,7 @@ START_TEST(gradients_come_back_to_the_projection_and_the_norms)
         double *dk_norm = random_values(&state, hd, 1);
         void *got_dq_norm = c.q_norm ? array_of(&k, hd, dq_norm) : NULL;
         void *got_dk_norm = c.k_norm ? array_of(&k, hd, dk_norm) : NULL;
-        void *dqkv = array_out(&k, n), *frozen = array_out(&k, n);
+        void *dqkv = act_out(&k, n), *frozen = act_out(&k, n);
         void *dq = array_out(&k, c.n_tok * c.shape.n_heads * hd);
         void *scratch =
             array_bytes(k.qkv_backward_scratch_bytes(&k, &c.shape, c.n_tok));
@@ -404,7 +413,7 @@ START_TEST(gradients_come_back_to_the_projection_and_the_norms)
 
         run_open(&k, &c, i % 2 ? CHUNK_LOCAL : PAGE_LOCAL, &r);
         qkv_backward_reference(&c, want, dq_norm, dk_norm);
-        exchange(&k, &c, &r, 2, array_of(&k, n, c.d_out), dq, true);
+        exchange(&c, &r, 2, array_of(&k, n, c.d_out), dq, true);
         k.qkv_backward(
             &k, &r.params, &(cf_attn_batch){r.pieces, c.n_pieces, c.n_tok},
             norms ? r.qkv : NULL, dq, dqkv, got_dq_norm, got_dk_norm, scratch);
@@ -412,8 +421,8 @@ START_TEST(gradients_come_back_to_the_projection_and_the_norms)
                        &(cf_attn_batch){r.pieces, c.n_pieces, c.n_tok},
                        norms ? r.qkv : NULL, dq, frozen, NULL, NULL, scratch);
         ck_assert_mem_eq(dqkv, frozen, n * k.act_bytes);
-        ck_assert(
-            close_arrays("dqkv", n, values_of(&k, n, dqkv), want, bound, 2));
+        ck_assert(close_arrays("dqkv", n, act_values_of(&k, n, dqkv), want,
+                               act_bound_of(&k, bound, bound), 2));
         if (c.q_norm != NULL)
             ck_assert(close_arrays("d_q_norm", hd,
                                    values_of(&k, hd, got_dq_norm), dq_norm,
@@ -429,8 +438,9 @@ END_TEST
 
 START_TEST(the_reference_agrees_with_finite_differences)
 {
+    cf_kernels k = kernels_of(CF_COMPUTE_FP64);
     uint64_t state = 3;
-    qkv_case c = case_of(&state, 2, 1, 6, true, true);
+    qkv_case c = case_of(&k, &state, 2, 1, 6, true, true);
 
     c.n_tok = 3;
 
@@ -454,7 +464,7 @@ START_TEST(the_bits_do_not_depend_on_the_number_of_threads)
     cf_kernels k = kernels_of((cf_compute)_i);
     int n_threads = omp_get_max_threads();
     uint64_t state = 4;
-    qkv_case c = case_of(&state, 9, 3, 64, true, true);
+    qkv_case c = case_of(&k, &state, 9, 3, 64, true, true);
     size_t n = c.n_tok * c.n_heads * 64;
     void *d_out = array_of(&k, n, c.d_out);
     void *dq = array_out(&k, c.n_tok * 9 * 64);
@@ -464,8 +474,8 @@ START_TEST(the_bits_do_not_depend_on_the_number_of_threads)
     for (int threads = 1; threads <= 5; threads++) {
         void *scratch =
             array_bytes(k.qkv_backward_scratch_bytes(&k, &c.shape, c.n_tok));
-        void *got[4] = {array_out(&k, n), array_out(&k, n),
-                        array_of(&k, 64, zero), array_of(&k, 64, zero)};
+        void *got[4] = {act_out(&k, n), act_out(&k, n), array_of(&k, 64, zero),
+                        array_of(&k, 64, zero)};
         run r;
 
         run_open(&k, &c, PAGE_LOCAL, &r);
@@ -474,12 +484,13 @@ START_TEST(the_bits_do_not_depend_on_the_number_of_threads)
 
         omp_set_num_threads(threads);
         k.qkv_forward(&k, &r.params, &batch, r.qkv, r.q);
-        exchange(&k, &c, &r, 0, got[0], r.q, false);
-        exchange(&k, &c, &r, 2, d_out, dq, true);
+        exchange(&c, &r, 0, got[0], r.q, false);
+        exchange(&c, &r, 2, d_out, dq, true);
         k.qkv_backward(&k, &r.params, &batch, r.qkv, dq, got[1], got[2], got[3],
                        scratch);
         for (size_t i = 0; threads > 1 && i < 4; i++)
-            ck_assert_mem_eq(got[i], want[i], (i < 2 ? n : 64) * k.acc_bytes);
+            ck_assert_mem_eq(got[i], want[i],
+                             i < 2 ? n * k.act_bytes : 64 * k.acc_bytes);
         if (threads == 1)
             memcpy(want, got, sizeof(want));
     }
@@ -494,15 +505,15 @@ static Suite *qkv_suite(void)
 
     tcase_add_checked_fixture(tc, NULL, arrays_close);
     tcase_set_timeout(tc, 120);
-    tcase_add_loop_test(tc, rotations_are_exact_to_16_million_positions, 0, 2);
+    tcase_add_loop_test(tc, rotations_are_exact_to_16_million_positions, 0, 3);
     tcase_add_loop_test(
         tc, q_k_and_v_arrive_normalised_and_rotated_in_pages_of_any_stride, 0,
-        2);
+        3);
     tcase_add_loop_test(tc, gradients_come_back_to_the_projection_and_the_norms,
-                        0, 2);
+                        0, 3);
     tcase_add_test(tc, the_reference_agrees_with_finite_differences);
     tcase_add_loop_test(tc, the_bits_do_not_depend_on_the_number_of_threads, 0,
-                        2);
+                        3);
     suite_add_tcase(suite, tc);
     return suite;
 }
