@@ -111,6 +111,8 @@ void cf_training_introduce(const cf_training *t)
     cf_log_info("model %s: %.1f M parameters, %u layers; backend %s",
                 t->options->model, millions(&t->run.model, false),
                 (unsigned)c->n_layers, t->run.kernels.name);
+    if (t->run.kernels.advice != NULL)
+        cf_log_info("%s", t->run.kernels.advice);
     if (cf_model_has_adapter(&t->run.model))
         adapter_print(&t->run.model);
     if (t->options->freeze != NULL)

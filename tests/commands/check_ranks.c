@@ -285,6 +285,19 @@ START_TEST(stages_and_k_change_no_bits)
 }
 END_TEST
 
+START_TEST(stages_and_k_change_no_bits_in_bf16)
+{
+    const layout piped = {stage_counts[_i], stage_counts[_i], ks[_i],
+                          "state-aware", 6};
+    sandbox box = deep_sandbox_open(_i % 2 == 1);
+
+    run(&box, "one", "bf16", one_rank, NULL);
+    run(&box, "piped", "bf16", piped, NULL);
+    expect_equal_runs(&box, "one", "piped");
+    sandbox_close(&box);
+}
+END_TEST
+
 START_TEST(a_tied_embedding_on_two_stages_changes_no_bits)
 {
     const layout piped = {stage_counts[_i], stage_counts[_i], 2, "state-aware",
@@ -625,6 +638,8 @@ int main(void)
     tcase_set_timeout(tcase, 120);
     tcase_add_loop_test(tcase, stages_and_k_change_no_bits, 0,
                         LENGTH(stage_counts) * LENGTH(ks));
+    tcase_add_loop_test(tcase, stages_and_k_change_no_bits_in_bf16, 0,
+                        LENGTH(ks));
     tcase_add_loop_test(tcase, a_tied_embedding_on_two_stages_changes_no_bits,
                         0, LENGTH(stage_counts));
     tcase_add_loop_test(tcase, every_schedule_gives_the_bits_of_its_own_plan, 0,

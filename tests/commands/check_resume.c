@@ -21,6 +21,7 @@
 static const resumed_setting settings[] = {
     {"qwen2-tied", "fp32", {"--global-batch", "2"}, false, false},
     {"qwen2-tied", "fp64", {"--global-batch", "2"}, false, false},
+    {"qwen2-tied", "bf16", {"--global-batch", "2"}, false, false},
     {"qwen2-tied", "fp32", {"--tokens-per-batch", "110"}, false, false},
     {"qwen2-tied", "fp32", {"--global-batch", "5"}, true, false},
     {"qwen2-tied",
@@ -272,6 +273,7 @@ static const struct {
     {"--adam-eps", "1e-6", "--adam-eps was 1e-08, is 1e-06"},
     {"--grad-clip", "0", "--grad-clip was 1, is 0"},
     {"--compute", "fp64", "--compute was fp32, is fp64"},
+    {"--compute", "bf16", "--compute was fp32, is bf16"},
     {"--max-length", "4K", "--max-length was not given, is 4096"},
 };
 

@@ -89,9 +89,18 @@ START_TEST(retention_changes_no_bit_in_fp32)
 }
 END_TEST
 
+START_TEST(retention_changes_no_bit_in_bf16)
+{
+    parity_fixture fixture = fixture_open(fixture_names[_i]);
+
+    expect_bits_free_of_retention(&fixture, "bf16", chunk_sizes[0]);
+    fixture_close(&fixture);
+}
+END_TEST
+
 START_TEST(eval_has_the_bits_of_train_on_the_same_batch)
 {
-    static const char *const computes[] = {"fp64", "fp32"};
+    static const char *const computes[] = {"fp64", "fp32", "bf16"};
     parity_fixture fixture = fixture_open(fixture_names[_i]);
     double n_sequences =
         json_number_at(fixture.expected, "data", "sequences", NULL);
@@ -238,6 +247,7 @@ static Suite *suite_open(void)
     tcase_set_timeout(bits, 600);
     tcase_add_loop_test(bits, retention_changes_no_bit_in_fp64, 0, n_fixtures);
     tcase_add_loop_test(bits, retention_changes_no_bit_in_fp32, 0, n_fixtures);
+    tcase_add_loop_test(bits, retention_changes_no_bit_in_bf16, 0, n_fixtures);
     tcase_add_loop_test(bits, eval_has_the_bits_of_train_on_the_same_batch, 0,
                         n_fixtures);
     suite_add_tcase(suite, bits);

@@ -30,16 +30,6 @@ static parity_command run_open(const parity_fixture *fixture,
     return train;
 }
 
-/* Commands are quiet; this one is to be read. */
-static void be_loud(parity_command *command)
-{
-    for (size_t i = 0; i < command->n_args; i++)
-        if (strcmp(command->argv[i], "--quiet") == 0) {
-            free(command->argv[i]);
-            command->argv[i] = text_format("--quiet=false");
-        }
-}
-
 static void add_eval(parity_command *train, const char *data, const char *every)
 {
     command_add(train, "--eval-data", data, "--eval-every", every, NULL);
@@ -318,7 +308,7 @@ START_TEST(a_long_sequence_to_evaluate_is_in_the_prediction)
     json_t *evaluations, *buckets;
 
     sequence_write(data, 3000);
-    be_loud(&train);
+    command_be_loud(&train);
     add_eval(&train, data, "5");
     command_expect(&train, folder, 0);
     ck_assert_ptr_nonnull(strstr(train.err, "evaluation, beyond training"));
@@ -399,7 +389,7 @@ START_TEST(a_dry_run_forecasts_and_writes_nothing)
     parity_command train = run_open(&fixture, folder, "run", "1e-3");
 
     add_eval(&train, fixture.data, "5");
-    be_loud(&train);
+    command_be_loud(&train);
     command_add(&train, "--dry-run", NULL);
     command_expect(&train, folder, 0);
     ck_assert_ptr_nonnull(strstr(train.err, "chunkflow: forecast "));

@@ -230,6 +230,15 @@ static void word_add(parity_command *command, char *word)
     command->argv[command->n_args++] = word;
 }
 
+void command_be_loud(parity_command *command)
+{
+    for (size_t i = 0; i < command->n_args; i++)
+        if (strcmp(command->argv[i], "--quiet") == 0) {
+            free(command->argv[i]);
+            command->argv[i] = text_format("--quiet=false");
+        }
+}
+
 void command_add(parity_command *command, ...)
 {
     va_list words;

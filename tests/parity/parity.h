@@ -45,6 +45,8 @@ typedef struct parity_command {
 /* chunkflow NAME --model … --data …, quiet and on one thread. */
 parity_command command_open(const char *name, const char *model,
                             const char *data);
+/* Let it say what it does, after all. */
+void command_be_loud(parity_command *command);
 /* Add words up to the NULL that ends the list; add one formatted word. */
 void command_add(parity_command *command, ...) __attribute__((sentinel));
 void command_addf(parity_command *command, const char *format, ...)

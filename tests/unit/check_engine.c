@@ -17,6 +17,8 @@ static const bench_setting settings[] = {
     {"llama-bias", NULL, CF_COMPUTE_FP64, CF_RECOMPUTE_NONE, 7, 3},
     {"qwen2-tied", NULL, CF_COMPUTE_FP32, CF_RECOMPUTE_LAYER, 16, 2},
     {"qwen3-untied", NULL, CF_COMPUTE_FP64, CF_RECOMPUTE_SELECTIVE, 16, 99},
+    {"qwen2-tied", NULL, CF_COMPUTE_BF16, CF_RECOMPUTE_SELECTIVE, 16, 2},
+    {"qwen3-untied", NULL, CF_COMPUTE_BF16, CF_RECOMPUTE_LAYER, 16, 1},
 };
 enum {
     N_SETTINGS = sizeof(settings) / sizeof(settings[0])
@@ -114,7 +116,9 @@ START_TEST(gradients_have_the_same_bits_for_every_k_and_policy)
     static const char *const fixtures[] = {"llama-bias", "qwen3-untied",
                                            "qwen2-tied"};
     static const uint32_t ks[] = {1, 2, 3, 99};
-    const bench_setting first = {fixtures[_i],      NULL, CF_COMPUTE_FP32,
+    const char *fixture = fixtures[_i / 2];
+    const cf_compute compute = _i % 2 ? CF_COMPUTE_BF16 : CF_COMPUTE_FP32;
+    const bench_setting first = {fixture,           NULL, compute,
                                  CF_RECOMPUTE_NONE, 16,   1};
     size_t bytes;
     double loss;
@@ -134,7 +138,7 @@ START_TEST(gradients_have_the_same_bits_for_every_k_and_policy)
             ck_assert_uint_eq(n, bytes);
             ck_assert_msg(memcmp(&x, &loss, sizeof(x)) == 0 &&
                               memcmp(got, expected, bytes) == 0,
-                          "%s differs at K = %u, policy %d", fixtures[_i],
+                          "%s differs at K = %u, policy %d", fixture,
                           (unsigned)ks[k], policy);
             free(got);
         }
@@ -238,7 +242,7 @@ int main(void)
     suite_add_tcase(suite, memory);
     tcase_set_timeout(bits, 120);
     tcase_add_loop_test(
-        bits, gradients_have_the_same_bits_for_every_k_and_policy, 0, 3);
+        bits, gradients_have_the_same_bits_for_every_k_and_policy, 0, 6);
     suite_add_tcase(suite, bits);
     tcase_set_timeout(isolation, 120);
     tcase_add_loop_test(isolation, a_changed_token_moves_no_other_document, 0,
