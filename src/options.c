@@ -277,6 +277,7 @@ void cf_options_close(cf_options *options)
     free(options->against);
     free(options->lengths);
     free(options->cost);
+    free(options->cost_file);
     free(options->svg);
     free(options->trace);
     *options = (cf_options){0};

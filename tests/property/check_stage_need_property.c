@@ -196,6 +196,7 @@ static void check_batch(batch *b, cf_schedule_params params, tally *t)
     }
     expect_as_simulated(b, &schedule);
     schedule_close(&schedule);
+    free(b->plan.scratch);
     plan_close(&b->plan);
 }
 
