@@ -10,11 +10,13 @@ enum {
     RANKS_MAX = 16
 };
 
-/* A send or a receive that has not met its counterpart yet, or just has. */
+/* A send or a receive.  It lives as long as the world: one that met its
+ * counterpart when another rank failed may never be waited for. */
 typedef struct pending {
-    struct pending *next;
-    const void *from; /* of a send */
-    void *to;         /* of a receive */
+    struct pending *next;  /* in a mailbox */
+    struct pending *older; /* of the world */
+    const void *from;      /* of a send */
+    void *to;              /* of a receive */
     size_t bytes;
     bool done;
 } pending;
@@ -38,6 +40,7 @@ struct thread_world {
     bool failed;
     cf_comm comms[RANKS_MAX];
     mailbox boxes[RANKS_MAX][RANKS_MAX]; /* [from][to] */
+    pending *posted;                     /* owned: the newest */
     /* What all ranks do together: each brings something, the last opens. */
     const void *brought[RANKS_MAX];
     uint32_t n_arrived;
@@ -63,23 +66,14 @@ cf_comm *thread_world_comm(thread_world *world, uint32_t rank)
     return &world->comms[rank];
 }
 
-static void list_free(pending *list)
-{
-    while (list != NULL) {
-        pending *next = list->next;
-
-        free(list);
-        list = next;
-    }
-}
-
 void thread_world_close(thread_world *world)
 {
-    for (uint32_t i = 0; i < world->n; i++)
-        for (uint32_t j = 0; j < world->n; j++) {
-            list_free(world->boxes[i][j].sends);
-            list_free(world->boxes[i][j].recvs);
-        }
+    while (world->posted != NULL) {
+        pending *newest = world->posted;
+
+        world->posted = newest->older;
+        free(newest);
+    }
     pthread_cond_destroy(&world->changed);
     pthread_mutex_destroy(&world->lock);
     free(world);
@@ -140,6 +134,8 @@ static cf_status post(thread_world *world, mailbox *box, pending **list,
     *p = what;
     request->handle = p;
     pthread_mutex_lock(&world->lock);
+    p->older = world->posted;
+    world->posted = p;
     append(list, p);
     deliver(world, box);
     pthread_mutex_unlock(&world->lock);
@@ -178,10 +174,8 @@ cf_status cf_comm_wait(cf_comm *comm, cf_request *request)
     if (world->failed)
         status = CF_COMM;
     pthread_mutex_unlock(&world->lock);
-    if (status == CF_OK) {
-        free(p);
+    if (status == CF_OK)
         request->handle = NULL;
-    }
     return status;
 }
 
