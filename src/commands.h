@@ -13,6 +13,7 @@ int cf_command_verify(const cf_options *options);
 int cf_command_export(const cf_options *options, cf_comm *comm);
 int cf_command_merge(const cf_options *options, cf_comm *comm);
 int cf_command_simulate(const cf_options *options);
+int cf_command_plan(const cf_options *options, cf_comm *comm);
 int cf_command_report(const cf_options *options);
 
 #endif

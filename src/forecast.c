@@ -15,9 +15,8 @@
 #define ELEMENTWISE_SHARE  1.15
 
 /* A backward, in forwards. */
-#define LINEAR_BACKWARD    2.0
-#define FROZEN_BACKWARD    1.0 /* of the input only */
-#define ATTENTION_BACKWARD 2.5
+#define LINEAR_BACKWARD 2.0
+#define FROZEN_BACKWARD 1.0 /* of the input only */
 
 /* The optimizer reads gradient, weight and moments, writes three of them, and
  * the norm and the clearing pass over the gradients again. */
@@ -174,7 +173,7 @@ static double training_flop(const cf_forecast *f, uint32_t len_tok,
         len_tok > f->retained_tok ? n - (double)f->retained_tok : 0;
     const double backward =
         n * f->token_flop * (f->linear_backward + f->linear_again) +
-        pairs(n) * f->pair_flop * ATTENTION_BACKWARD;
+        pairs(n) * f->pair_flop * CF_ATTENTION_BACKWARD;
 
     return forward_flop(f, n) + forward_flop(f, again) + f->trained * backward +
            (1 + f->linear_backward) * f->target_flop * (double)n_targets;
@@ -218,7 +217,7 @@ double cf_forecast_op_flop(const cf_forecast *forecast, const cf_chunk *chunk,
         return linear + attention;
     case CF_OP_BACKWARD:
         return linear * (LINEAR_BACKWARD + forecast->linear_again) +
-               attention * ATTENTION_BACKWARD + head;
+               attention * CF_ATTENTION_BACKWARD + head;
     default:
         return 0; /* a message */
     }
@@ -248,7 +247,7 @@ static cf_stage_costs stage_costs(const cf_model *model, data_sums sums)
     return (cf_stage_costs){
         .layer =
             (f.token_flop * (1 + f.linear_backward) +
-             f.pair_flop * (1 + ATTENTION_BACKWARD) * sums.n_pairs / n_tok) /
+             f.pair_flop * (1 + CF_ATTENTION_BACKWARD) * sums.n_pairs / n_tok) /
             model->config.n_layers,
         .head =
             f.target_flop * (1 + f.linear_backward) * sums.n_targets / n_tok,

@@ -18,6 +18,9 @@
 #include "src/stage_split.h"
 #include "src/step_plan.h"
 
+/* The backward of attention, in forwards: five products of matrices to two. */
+#define CF_ATTENTION_BACKWARD 2.5
+
 typedef struct cf_forecast {
     double token_flop;      /* linear layers, one token, forward */
     double target_flop;     /* head, one target, forward */

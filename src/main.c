@@ -39,6 +39,8 @@ static int command_run(const cf_options *options, cf_comm *comm)
         return cf_command_merge(options, comm);
     case CF_COMMAND_SIMULATE:
         return cf_command_simulate(options);
+    case CF_COMMAND_PLAN:
+        return cf_command_plan(options, comm);
     case CF_COMMAND_REPORT:
         return cf_command_report(options);
     }

@@ -23,6 +23,7 @@ typedef enum cf_command {
     CF_COMMAND_EXPORT,
     CF_COMMAND_MERGE,
     CF_COMMAND_SIMULATE,
+    CF_COMMAND_PLAN,
     CF_COMMAND_REPORT
 } cf_command;
 

@@ -23,6 +23,8 @@ static const char *command_help(cf_command command)
         return "write a model folder with an adapter in its weights";
     case CF_COMMAND_SIMULATE:
         return "schedule a batch without a model: bubbles, peaks, timeline";
+    case CF_COMMAND_PLAN:
+        return "choose ChunkSize and K for a model, data and memory";
     case CF_COMMAND_REPORT:
         return "a run as one HTML page; DIR may stand alone, as in report RUN";
     }

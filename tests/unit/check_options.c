@@ -96,6 +96,11 @@ static const char *const names_of_simulate =
     "max-length seed no-shuffle json replicas search memory-tokens cost "
     "cost-file svg trace config help version ";
 
+static const char *const names_of_plan =
+    "model data data-weights compute backend threads memory global-batch "
+    "tokens-per-batch steps epochs max-length seed no-shuffle freeze "
+    "lora-rank lora-alpha lora-targets init-adapter json config help version ";
+
 static const char *const names_of_report = "output help version ";
 
 START_TEST(each_command_has_these_options_and_no_other)
@@ -107,6 +112,7 @@ START_TEST(each_command_has_these_options_and_no_other)
         [CF_COMMAND_EXPORT] = &names_of_export,
         [CF_COMMAND_MERGE] = &names_of_merge,
         [CF_COMMAND_SIMULATE] = &names_of_simulate,
+        [CF_COMMAND_PLAN] = &names_of_plan,
         [CF_COMMAND_REPORT] = &names_of_report,
     };
     char names[1024];
@@ -260,7 +266,9 @@ static const struct {
      "--schedule: \"zigzag\" is not one of state-aware paper 1f1b"},
     {"simulate --pipeline-stages 0",
      "--pipeline-stages: \"0\" is not a whole number"},
-    {"plan", "not there yet in this version"},
+    {"plan --model m --data d", "plan needs --memory SIZE"},
+    {"plan --model m --data d --memory 1 --ranks 2",
+     "not there yet in this version"},
     {"export", "export needs --output DIR"},
     {"train --data d --output o", "train needs --model DIR"},
     {"train --model m --output o", "train needs --data FILE"},
