@@ -67,7 +67,7 @@ int cf_command_eval(const cf_options *options)
     if (status == CF_OK) {
         status = evaluate(&e, options);
         cf_evaluation_close(&e.evaluation);
-        cf_run_close(&e.run);
     }
+    cf_run_close(&e.run);
     return cf_exit_code(status);
 }

@@ -417,8 +417,8 @@ int cf_command_verify(const cf_options *options)
         status = verify(&v);
         free(v.batch);
         cf_batches_close(&v.batches);
-        cf_run_close(&v.run);
     }
+    cf_run_close(&v.run);
     if (status == CF_OK && v.different)
         return EXIT_DIFFERENT;
     return cf_exit_code(status);
