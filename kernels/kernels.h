@@ -142,7 +142,7 @@ struct cf_kernels {
                                   size_t n_in);
     void (*weight_pack)(const cf_kernels *k, cf_weight *w);
 
-    /* Suffices for each of the three. */
+    /* Suffices for each of the four. */
     size_t (*linear_scratch_bytes)(const cf_kernels *k, size_t n_tok,
                                    size_t n_out, size_t n_in);
 
@@ -154,6 +154,11 @@ struct cf_kernels {
     void (*linear_forward_residual)(const cf_kernels *k, const cf_weight *w,
                                     size_t n_tok, const void *x, void *y,
                                     void *scratch);
+
+    /* y act [n_tok, n_out] += x act [n_tok, n_in] W^T + b. */
+    void (*linear_forward_add)(const cf_kernels *k, const cf_weight *w,
+                               size_t n_tok, const void *x, void *y,
+                               void *scratch);
 
     /* dx act [n_tok, n_in] = dy act [n_tok, n_out] W; dw acc [n_out, n_in] +=
      * dy^T x; db acc [n_out] += column sums of dy.  dw and db may be NULL: not
@@ -285,6 +290,9 @@ struct cf_kernels {
 
     /* y acc [n] += x acc [n]. */
     void (*add)(const cf_kernels *k, size_t n, const void *x, void *y);
+
+    /* y act [n] += x act [n]. */
+    void (*add_act)(const cf_kernels *k, size_t n, const void *x, void *y);
 
     /* w, m, v acc [n] updated from g acc [n]; one pass. */
     void (*adamw)(const cf_kernels *k, size_t n, const cf_adamw_params *p,

@@ -214,18 +214,38 @@ size_t cf_adapter_input_max(const cf_model *model)
     return most;
 }
 
-size_t cf_adapter_blocks_max(const cf_model *model)
+/* Outputs of the linear layer that a group of targets shares. */
+static size_t n_out_of(const cf_model *model, size_t group)
 {
     const cf_model_config *c = &model->config;
     const size_t n_qkv = ((size_t)c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
     const size_t n_out[N_GROUPS] = {n_qkv, c->hidden, 2 * (size_t)c->ffn,
                                     c->hidden};
+
+    return n_out[group];
+}
+
+size_t cf_adapter_output_max(const cf_model *model)
+{
     size_t most = 0;
 
     for (size_t group = 0; group < N_GROUPS; group++)
-        if (n_targets(model, group) * n_out[group] > most)
-            most = n_targets(model, group) * n_out[group];
-    return most * model->adapter.rank;
+        if (n_targets(model, group) > 0 && n_out_of(model, group) > most)
+            most = n_out_of(model, group);
+    return most;
+}
+
+size_t cf_adapter_blocks_max(const cf_model *model)
+{
+    size_t most = 0;
+
+    for (size_t group = 0; group < N_GROUPS; group++) {
+        const size_t n_rank = n_targets(model, group) * model->adapter.rank;
+
+        if (n_out_of(model, group) * n_rank > most)
+            most = n_out_of(model, group) * n_rank;
+    }
+    return most;
 }
 
 /* ---- every adapter of the stage ---- */
@@ -347,17 +367,25 @@ void cf_adapter_init(cf_model *model, uint64_t seed)
 
 /* ---- merging ---- */
 
-/* W += (scale B) A, as a linear layer adds its output to the residual stream: rows
- * of B go in, and A transposed, for which a_t has room, is its weight. */
-static void merge(const cf_model *model, cf_adapter *adapter, void *a_t)
-{
-    const cf_kernels *k = model->kernels;
-    const size_t n_rank = adapter->n_rank, n_in = adapter->a.n_in;
-    const cf_weight weight = {.master = a_t, .n_out = n_in, .n_in = n_rank};
+/* What merge() works with. */
+typedef struct merger {
+    cf_kernels kernels; /* act and acc are the type of the masters */
+    void *a_t;          /* room for A transposed */
+} merger;
 
+/* W += (scale B) A, as a linear layer adds its output to the residual stream: rows
+ * of B go in, and A transposed is its weight. */
+static void merge(const cf_model *model, cf_adapter *adapter, void *context)
+{
+    const merger *m = context;
+    const cf_kernels *k = &m->kernels;
+    const size_t n_rank = adapter->n_rank, n_in = adapter->a.n_in;
+    const cf_weight weight = {.master = m->a_t, .n_out = n_in, .n_in = n_rank};
+
+    (void)model;
     for (size_t i = 0; i < n_rank; i++)
         for (size_t j = 0; j < n_in; j++)
-            store(load(adapter->a.master, i * n_in + j, k->acc_bytes), a_t,
+            store(load(adapter->a.master, i * n_in + j, k->acc_bytes), m->a_t,
                   j * n_rank + i, k->acc_bytes);
     for (size_t i = 0; i < adapter->n_parts; i++) {
         const cf_adapter_part *part = &adapter->parts[i];
@@ -369,16 +397,33 @@ static void merge(const cf_model *model, cf_adapter *adapter, void *a_t)
     }
 }
 
+/* Kernels whose activations are of the masters' type: no value is rounded, and
+ * they need no scratch. */
+static cf_status merger_open(const cf_model *model, merger *m)
+{
+    const cf_compute compute = model->kernels->compute;
+    const char *why = "";
+    cf_status status =
+        cf_cpu_kernels(compute == CF_COMPUTE_BF16 ? CF_COMPUTE_FP32 : compute,
+                       &m->kernels, &why);
+
+    if (status != CF_OK) {
+        cf_log_error("the adapter cannot be merged: %s", why);
+        return status;
+    }
+    m->a_t = malloc(cf_adapter_input_max(model) * cf_adapter_rank_max(model) *
+                    m->kernels.acc_bytes);
+    return m->a_t != NULL ? CF_OK : cf_log_no_memory("merging the adapter");
+}
+
 cf_status cf_adapter_merge(cf_model *model)
 {
-    const cf_kernels *k = model->kernels;
-    void *a_t = malloc(cf_adapter_input_max(model) *
-                       cf_adapter_rank_max(model) * k->acc_bytes);
+    merger m;
+    cf_status status = merger_open(model, &m);
 
-    assert(k->act_bytes == k->acc_bytes); /* so no scratch either */
-    if (a_t == NULL)
-        return cf_log_no_memory("merging the adapter");
-    visit(model, merge, a_t);
-    free(a_t);
+    if (status != CF_OK)
+        return status;
+    visit(model, merge, &m);
+    free(m.a_t);
     return CF_OK;
 }

@@ -45,13 +45,15 @@ void cf_adapter_init(cf_model *model, uint64_t seed);
 CF_MUST_USE cf_status cf_adapter_load(cf_model *model, const char *folder);
 
 /* Add the adapter to the weights that it stands beside: they are no longer those
- * of the model folder.  Errors, logged: CF_NO_MEMORY. */
+ * of the model folder.  Errors, logged: CF_NO_MEMORY, CF_INVALID (no kernels for
+ * the type of the masters). */
 CF_MUST_USE cf_status cf_adapter_merge(cf_model *model);
 
-/* The most of n_rank, of n_in, and of n_out * n_rank, over the groups of a layer
- * that have a target. */
+/* The most of n_rank, of n_in, of n_out, and of n_out * n_rank, over the groups
+ * of a layer that have a target. */
 size_t cf_adapter_rank_max(const cf_model *model);
 size_t cf_adapter_input_max(const cf_model *model);
+size_t cf_adapter_output_max(const cf_model *model);
 size_t cf_adapter_blocks_max(const cf_model *model);
 
 /* d_b of a part += scale times its block of acc [n_out, n_rank]. */

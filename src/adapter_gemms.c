@@ -24,9 +24,34 @@ void cf_adapter_rows_carve(cf_adapter_rows *rows, const cf_model *model,
                                     cf_adapter_blocks_max(model), k->acc_bytes);
 }
 
+size_t cf_adapter_scratch_bytes(const cf_model *model, size_t n_tok)
+{
+    const cf_kernels *k = model->kernels;
+    const size_t n_rank = cf_adapter_rank_max(model);
+    const size_t n_in = cf_adapter_input_max(model);
+    const size_t n_out = cf_adapter_output_max(model);
+    size_t of_a, of_b;
+
+    if (n_rank == 0)
+        return 0;
+    of_a = k->linear_scratch_bytes(k, n_tok, n_rank, n_in);
+    of_b = k->linear_scratch_bytes(k, n_tok, n_out, n_rank);
+    return of_a > of_b ? of_a : of_b;
+}
+
 void cf_adapter_forward(const cf_kernels *k, const cf_adapter *adapter,
                         const cf_adapter_rows *rows, size_t n_tok,
                         const void *x, void *y, void *scratch)
+{
+    if (adapter->n_rank == 0)
+        return;
+    k->linear_forward(k, &adapter->a, n_tok, x, rows->h, scratch);
+    k->linear_forward_add(k, &adapter->b, n_tok, rows->h, y, scratch);
+}
+
+void cf_adapter_forward_residual(const cf_kernels *k, const cf_adapter *adapter,
+                                 const cf_adapter_rows *rows, size_t n_tok,
+                                 const void *x, void *y, void *scratch)
 {
     if (adapter->n_rank == 0)
         return;
@@ -52,5 +77,5 @@ void cf_adapter_backward(const cf_kernels *k, const cf_adapter *adapter,
         cf_adapter_part_add(k, adapter, i, rows->db_blocks);
     k->linear_backward(k, a, n_tok, rows->dh, x, rows->dx, adapter->d_a, NULL,
                        scratch);
-    k->add(k, n_tok * a->n_in, rows->dx, dx);
+    k->add_act(k, n_tok * a->n_in, rows->dx, dx);
 }

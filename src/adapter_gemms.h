@@ -6,9 +6,8 @@
  *     dB += scale dy^T h   dh = dy (scale B)   dA += dh^T x   dx += dh A
  *
  * (1) h is not kept: a backward computes it again, to the same bits.
- * (2) "+=" into activations is done by the ops that add to the residual stream:
- *     act and acc are one type.  cf_run_open refuses a compute type where they are
- *     not.
+ * (2) y is act or, where the layer adds to the residual stream, acc.  As act it
+ *     has been rounded before, and is rounded again.
  */
 #ifndef CF_ADAPTER_GEMMS_H
 #define CF_ADAPTER_GEMMS_H
@@ -29,10 +28,18 @@ void cf_adapter_rows_carve(cf_adapter_rows *rows, const cf_model *model,
                            size_t n_tok, cf_gradients gradients,
                            cf_arena *arena);
 
-/* y [n_tok, n_out] += the adapter's part, from x act [n_tok, n_in]. */
+/* y act [n_tok, n_out] += the adapter's part, from x act [n_tok, n_in]. */
 void cf_adapter_forward(const cf_kernels *k, const cf_adapter *adapter,
                         const cf_adapter_rows *rows, size_t n_tok,
                         const void *x, void *y, void *scratch);
+
+/* The same for y acc. */
+void cf_adapter_forward_residual(const cf_kernels *k, const cf_adapter *adapter,
+                                 const cf_adapter_rows *rows, size_t n_tok,
+                                 const void *x, void *y, void *scratch);
+
+/* Scratch that the calls here need of the ops, as linear_scratch_bytes. */
+size_t cf_adapter_scratch_bytes(const cf_model *model, size_t n_tok);
 
 /* dx act [n_tok, n_in] += the adapter's part, from dy act [n_tok, n_out]; its own
  * gradients accumulate. */

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "src/adapter_gemms.h"
+
 static cf_attn_shape attention_shape(const cf_model_config *c)
 {
     return (cf_attn_shape){
@@ -51,6 +53,7 @@ static size_t scratch_bytes(const cf_engine *engine, const cf_engine_need *need)
 
     bytes = k->attention_scratch_bytes(k, &shape, n_tok, need->kv.n_pieces);
     bytes = max_size(bytes, linear_scratch_bytes(k, c, n_tok));
+    bytes = max_size(bytes, cf_adapter_scratch_bytes(engine->model, n_tok));
     bytes = max_size(bytes, k->qkv_backward_scratch_bytes(k, &shape, n_tok));
     bytes =
         max_size(bytes, k->rmsnorm_backward_scratch_bytes(k, n_tok, c->hidden));

@@ -17,12 +17,21 @@ static size_t stream_bytes(const cf_layer_call *c)
 
 /* ---- the steps ---- */
 
-/* What an adapter adds to the output of a linear layer. */
+/* What an adapter adds to the output of a linear layer: y act. */
 static void adapter_forward(const cf_layer_call *c, const cf_linear *linear,
                             const void *x, void *y)
 {
     cf_adapter_forward(c->kernels, &linear->adapter, &c->adapter_rows,
                        c->batch.n_tok, x, y, c->scratch);
+}
+
+/* The same to the residual stream: y acc. */
+static void adapter_forward_residual(const cf_layer_call *c,
+                                     const cf_linear *linear, const void *x,
+                                     void *y)
+{
+    cf_adapter_forward_residual(c->kernels, &linear->adapter, &c->adapter_rows,
+                                c->batch.n_tok, x, y, c->scratch);
 }
 
 static void attention_norm(const cf_layer_call *c, const cf_layer_acts *acts)
@@ -60,7 +69,7 @@ static void project_o(const cf_layer_call *c, const cf_layer_acts *acts)
     k->copy(k, acts->x, acts->x2, stream_bytes(c));
     k->linear_forward_residual(k, &c->layer->o.weight, c->batch.n_tok, acts->o,
                                acts->x2, c->scratch);
-    adapter_forward(c, &c->layer->o, acts->o, acts->x2);
+    adapter_forward_residual(c, &c->layer->o, acts->o, acts->x2);
 }
 
 static void mlp_norm(const cf_layer_call *c, const cf_layer_acts *acts)
@@ -97,7 +106,7 @@ static void project_down(const cf_layer_call *c, const cf_layer_acts *acts,
     k->copy(k, acts->x2, x_next, stream_bytes(c));
     k->linear_forward_residual(k, &c->layer->down.weight, c->batch.n_tok,
                                acts->a, x_next, c->scratch);
-    adapter_forward(c, &c->layer->down, acts->a, x_next);
+    adapter_forward_residual(c, &c->layer->down, acts->a, x_next);
 }
 
 /* ---- forward ---- */

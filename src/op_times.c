@@ -173,6 +173,13 @@ static void linear_forward_residual(const cf_kernels *k, const cf_weight *w,
           scratch);
 }
 
+static void linear_forward_add(const cf_kernels *k, const cf_weight *w,
+                               size_t n_tok, const void *x, void *y,
+                               void *scratch)
+{
+    TIMED(CF_TIME_GEMM_FORWARD, linear_forward_add, w, n_tok, x, y, scratch);
+}
+
 static void linear_backward(const cf_kernels *k, const cf_weight *w,
                             size_t n_tok, const void *dy, const void *x,
                             void *dx, void *dw, void *db, void *scratch)
@@ -320,6 +327,11 @@ static void add(const cf_kernels *k, size_t n, const void *x, void *y)
     TIMED(CF_TIME_REDUCTIONS, add, n, x, y);
 }
 
+static void add_act(const cf_kernels *k, size_t n, const void *x, void *y)
+{
+    TIMED(CF_TIME_GEMM_BACKWARD, add_act, n, x, y);
+}
+
 static void adamw(const cf_kernels *k, size_t n, const cf_adamw_params *p,
                   const void *g, void *w, void *m, void *v)
 {
@@ -341,6 +353,7 @@ void cf_op_times_install(cf_op_times *times, cf_kernels *kernels)
         .linear_scratch_bytes = linear_scratch_bytes,
         .linear_forward = linear_forward,
         .linear_forward_residual = linear_forward_residual,
+        .linear_forward_add = linear_forward_add,
         .linear_backward = linear_backward,
         .rmsnorm_forward = rmsnorm_forward,
         .rmsnorm_backward = rmsnorm_backward,
@@ -361,6 +374,7 @@ void cf_op_times_install(cf_op_times *times, cf_kernels *kernels)
         .head_scratch_bytes = head_scratch_bytes,
         .sum_squares = sum_squares,
         .add = add,
+        .add_act = add_act,
         .adamw = adamw,
     };
 

@@ -54,17 +54,12 @@ static cf_status stage_of(const cf_run *run, uint32_t index, cf_stage *stage_p)
 /* The adapter beside the model, if there is to be one. */
 static cf_status adapter_open(cf_run *run)
 {
-    const cf_kernels *k = &run->kernels;
     cf_adapter_spec spec;
     cf_status status = cf_adapter_options_spec(run->options, &spec);
 
     if (status != CF_OK || spec.rank == 0)
         return status;
-    if (k->act_bytes == k->acc_bytes)
-        return cf_model_adapt(&run->model, &spec);
-    cf_log_error("an adapter with --compute bf16 is not there yet in this "
-                 "version: use fp32");
-    return CF_INVALID;
+    return cf_model_adapt(&run->model, &spec);
 }
 
 /* Of the model's table, what this rank holds and updates. */

@@ -22,6 +22,7 @@
     X(linear_scratch_bytes)           \
     X(linear_forward)                 \
     X(linear_forward_residual)        \
+    X(linear_forward_add)             \
     X(linear_backward)                \
     X(rmsnorm_forward)                \
     X(rmsnorm_backward)               \
@@ -42,6 +43,7 @@
     X(head_scratch_bytes)             \
     X(sum_squares)                    \
     X(add)                            \
+    X(add_act)                        \
     X(adamw)
 
 #define CF_CPU_DECLARE(name) __typeof__(*((cf_kernels *)0)->name) CF_CPU(name);

@@ -108,6 +108,26 @@ void CF_CPU(linear_forward_residual)(const cf_kernels *k, const cf_weight *w,
     }
 }
 
+void CF_CPU(linear_forward_add)(const cf_kernels *k, const cf_weight *w,
+                                size_t n_tok, const void *x, void *y,
+                                void *scratch)
+{
+    const linear_room room = room_of(w, n_tok, scratch);
+    const act *in = x;
+    act *out = y;
+
+    (void)k;
+    for (size_t row = 0; row < n_tok; row += CF_TILE_ROWS) {
+        size_t n = smaller(n_tok - row, CF_TILE_ROWS);
+        const acc *tile = widened(n * w->n_in, in + row * w->n_in, room.in);
+        act *to = out + row * w->n_out;
+
+        (void)widened(n * w->n_out, to, room.out);
+        forward(w, n, tile, 1, wide(to, room.out));
+        narrow(n * w->n_out, room.out, to);
+    }
+}
+
 /* ---- backward ---- */
 
 /* Column sums of one strip, its rows in blocks of CF_SUM_ROWS: short chains of

@@ -46,6 +46,22 @@ void CF_CPU(sum_squares)(const cf_kernels *k, size_t n, const void *x,
     }
 }
 
+void CF_CPU(add_act)(const cf_kernels *k, size_t n, const void *x, void *y)
+{
+    const act *from = x;
+    act *to = y;
+
+    (void)k;
+#pragma omp parallel for schedule(static) if (n > CF_PARALLEL_MIN)
+    for (size_t begin = 0; begin < n; begin += CF_FLAT_BLOCK) {
+        size_t end = begin + smaller(n - begin, CF_FLAT_BLOCK);
+
+        for (size_t i = begin; i < end; i += VL)
+            store_act(to + i, end - i,
+                      load_act(to + i, end - i) + load_act(from + i, end - i));
+    }
+}
+
 void CF_CPU(add)(const cf_kernels *k, size_t n, const void *x, void *y)
 {
     const acc *from = x;

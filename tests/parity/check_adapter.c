@@ -407,8 +407,6 @@ START_TEST(options_that_do_not_fit_are_refused)
         {{"--lora-rank", "2", "--freeze", "norms"}, "--freeze and an adapter"},
         {{"--lora-rank", "2", "--lora-dropout", "0.1"},
          "--lora-dropout: 0.1 is not there yet in this version, only 0 is"},
-        {{"--lora-rank", "2", "--compute", "bf16"},
-         "an adapter with --compute bf16 is not there yet"},
         {{"--lora-rank", "x"}, "--lora-rank: \"x\" is not a whole number"},
     };
     adapter_fixture f = adapter_open("all-targets");

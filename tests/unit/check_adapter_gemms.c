@@ -44,11 +44,17 @@ static void b_randomise(cf_model *model)
 
     for (size_t i = model->n_folder_params; i < model->n_params; i++) {
         const cf_param *p = &model->params[i];
-        double *x = cf_model_at(model, model->masters, p);
+        void *x = cf_model_at(model, model->masters, p);
 
         for (size_t j = 0; strstr(p->name, "lora_B") != NULL && j < p->n; j++) {
+            double value;
+
             state = state * 1664525 + 1013904223;
-            x[j] = (double)(state >> 8) / (1 << 25) - 0.25;
+            value = (double)(state >> 8) / (1 << 25) - 0.25;
+            if (model->kernels->acc_bytes == sizeof(double))
+                ((double *)x)[j] = value;
+            else
+                ((float *)x)[j] = (float)value;
         }
     }
     cf_model_pack(model);
@@ -148,10 +154,12 @@ END_TEST
 
 START_TEST(k_and_recompute_change_no_bits)
 {
-    bench_setting s = setting_of(_i, CF_COMPUTE_FP32);
+    const int index = _i % N_CASES;
+    bench_setting s =
+        setting_of(index, _i < N_CASES ? CF_COMPUTE_FP32 : CF_COMPUTE_BF16);
     bench first;
 
-    open_case(&first, _i, &s);
+    open_case(&first, index, &s);
     for (uint32_t k = 1; k <= 9; k += 4)
         for (int policy = CF_RECOMPUTE_NONE; policy <= CF_RECOMPUTE_LAYER;
              policy++) {
@@ -162,9 +170,9 @@ START_TEST(k_and_recompute_change_no_bits)
             s.policy = (cf_recompute)policy;
             bench_close(&first);
             s.retained_chunks_max = 1;
-            open_case(&first, _i, &s);
+            open_case(&first, index, &s);
             s.retained_chunks_max = k;
-            open_case(&b, _i, &s);
+            open_case(&b, index, &s);
             for (uint64_t step = 1; step <= 2; step++) {
                 ck_assert_int_eq(bench_step(&first, step, &x), CF_OK);
                 ck_assert_int_eq(bench_step(&b, step, &y), CF_OK);
@@ -351,6 +359,26 @@ START_TEST(a_merged_weight_is_w_plus_scale_b_a)
 }
 END_TEST
 
+/* In bf16 the masters are float, and merging rounds them once, to float. */
+START_TEST(merging_in_bf16_is_merging_in_fp32)
+{
+    bench_setting s = setting_of(_i, CF_COMPUTE_FP32);
+    bench fp32, bf16;
+
+    open_case(&fp32, _i, &s);
+    s.compute = CF_COMPUTE_BF16;
+    open_case(&bf16, _i, &s);
+    b_randomise(&fp32.run.model);
+    b_randomise(&bf16.run.model);
+    ck_assert_int_eq(cf_adapter_merge(&fp32.run.model), CF_OK);
+    ck_assert_int_eq(cf_adapter_merge(&bf16.run.model), CF_OK);
+    ck_assert_mem_eq(fp32.run.model.masters, bf16.run.model.masters,
+                     4 * fp32.run.model.n_elements);
+    bench_close(&bf16);
+    bench_close(&fp32);
+}
+END_TEST
+
 static Suite *suite_open(void)
 {
     Suite *suite = suite_create("adapter_gemms");
@@ -359,12 +387,13 @@ static Suite *suite_open(void)
     tcase_add_loop_test(all, gradients_are_finite_differences, 0, N_CASES);
     tcase_add_loop_test(all, only_the_adapter_has_gradients_and_moves, 0,
                         N_CASES);
-    tcase_add_loop_test(all, k_and_recompute_change_no_bits, 0, N_CASES);
+    tcase_add_loop_test(all, k_and_recompute_change_no_bits, 0, 2 * N_CASES);
     tcase_add_loop_test(all, memory_is_that_of_the_adapter, 0, N_CASES);
     tcase_add_loop_test(all, a_step_allocates_nothing, 0, N_CASES);
     tcase_add_loop_test(all, a_new_adapter_begins_as_peft_has_it, 0, N_CASES);
     tcase_add_test(all, the_seed_alone_decides_the_first_values);
     tcase_add_loop_test(all, a_merged_weight_is_w_plus_scale_b_a, 0, N_CASES);
+    tcase_add_loop_test(all, merging_in_bf16_is_merging_in_fp32, 0, N_CASES);
     tcase_set_timeout(all, 120);
     suite_add_tcase(suite, all);
     return suite;

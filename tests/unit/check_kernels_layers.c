@@ -80,7 +80,7 @@ START_TEST(a_linear_layer_is_x_times_w_transposed_plus_bias)
 {
     cf_kernels k = kernels_of((cf_compute)_i);
     double bound = bound_of(&k, 1e-6, 1e-14);
-    uint64_t state = 1;
+    uint64_t state = 1, other = 6;
 
     for (size_t i = 0; i < 2 * N_SHAPES; i++) {
         size_t n_tok = shapes[i / 2].n_tok;
@@ -94,6 +94,8 @@ START_TEST(a_linear_layer_is_x_times_w_transposed_plus_bias)
         void *in = act_of(&k, n_tok * n_in, x);
         void *y = act_out(&k, n_y);
         void *sum = array_of(&k, n_y, residual);
+        double *before = random_acts(&k, &other, n_y, 1);
+        void *act_sum = act_of(&k, n_y, before);
         cf_weight w = weight_of(&k, n_out, n_in, master, bias);
         void *scratch =
             array_bytes(k.linear_scratch_bytes(&k, n_tok, n_out, n_in));
@@ -103,9 +105,32 @@ START_TEST(a_linear_layer_is_x_times_w_transposed_plus_bias)
         k.linear_forward(&k, &w, n_tok, in, y, scratch);
         ck_assert(act_close_to(&k, "y", n_y, y, want, bound));
         for (size_t j = 0; j < n_y; j++)
-            want[j] += residual[j];
+            want[j] += before[j];
+        k.linear_forward_add(&k, &w, n_tok, in, act_sum, scratch);
+        ck_assert(act_close_to(&k, "y + act", n_y, act_sum, want, bound));
+        for (size_t j = 0; j < n_y; j++)
+            want[j] += residual[j] - before[j];
         k.linear_forward_residual(&k, &w, n_tok, in, sum, scratch);
         ck_assert(close_to(&k, "y + x", n_y, sum, want, bound));
+    }
+}
+END_TEST
+
+START_TEST(activations_add_up)
+{
+    cf_kernels k = kernels_of((cf_compute)_i);
+    uint64_t state = 5;
+
+    for (size_t i = 0; i < N_SHAPES; i++) {
+        size_t n = shapes[i].n_tok * shapes[i].n;
+        double *x = random_acts(&k, &state, n, 1);
+        double *y = random_acts(&k, &state, n, 1);
+        void *got = act_of(&k, n, y);
+
+        k.add_act(&k, n, act_of(&k, n, x), got);
+        for (size_t j = 0; j < n; j++)
+            y[j] += x[j];
+        ck_assert(act_close_to(&k, "sum", n, got, y, 1e-7));
     }
 }
 END_TEST
@@ -478,6 +503,7 @@ static Suite *layers_suite(void)
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, a_linear_layer_is_x_times_w_transposed_plus_bias, 0,
                         3);
+    tcase_add_loop_test(tc, activations_add_up, 0, 3);
     tcase_add_loop_test(
         tc, a_linear_layer_has_the_gradients_of_its_input_weight_and_bias, 0,
         3);
