@@ -57,27 +57,53 @@ static cf_status open_part(cf_dataset *dataset, const char *path,
     return CF_OK;
 }
 
+/* Without a part yet; NULL when out of memory. */
+static cf_dataset *dataset_begin(size_t n_parts)
+{
+    cf_dataset *dataset = calloc(1, sizeof(*dataset));
+
+    if (dataset == NULL)
+        return NULL;
+    cf_sequence_table_begin(&dataset->table);
+    dataset->parts = calloc(n_parts, sizeof(*dataset->parts));
+    dataset->cache = calloc(1, sizeof(*dataset->cache));
+    if (dataset->parts != NULL && dataset->cache != NULL)
+        return dataset;
+    cf_dataset_close(dataset);
+    return NULL;
+}
+
 cf_status cf_dataset_open(char *const *paths, size_t n_paths, uint32_t vocab,
                           cf_dataset **dataset_p)
 {
-    cf_dataset *dataset = calloc(1, sizeof(*dataset));
-    cf_status status = CF_OK;
+    cf_dataset *dataset = dataset_begin(n_paths);
+    cf_status status = dataset != NULL ? CF_OK : cf_log_no_memory(paths[0]);
 
     assert(n_paths > 0);
-    if (dataset != NULL) {
-        cf_sequence_table_begin(&dataset->table);
-        dataset->parts = calloc(n_paths, sizeof(*dataset->parts));
-        dataset->cache = calloc(1, sizeof(*dataset->cache));
-    }
-    if (dataset == NULL || dataset->parts == NULL || dataset->cache == NULL) {
-        status = cf_log_no_memory(paths[0]);
-    }
     for (size_t i = 0; status == CF_OK && i < n_paths; i++)
         status = open_part(dataset, paths[i], vocab);
     if (status != CF_OK) {
         cf_dataset_close(dataset);
         return status;
     }
+    *dataset_p = dataset;
+    return CF_OK;
+}
+
+cf_status cf_dataset_open_made(const cf_made_sequence *sequences, size_t n,
+                               uint32_t vocab, cf_dataset **dataset_p)
+{
+    cf_dataset *dataset = dataset_begin(1);
+    cf_status status = CF_NO_MEMORY;
+
+    if (dataset != NULL)
+        status = cf_dataset_part_open_made(sequences, n, vocab, &dataset->table,
+                                           &dataset->parts[0]);
+    if (status != CF_OK) {
+        cf_dataset_close(dataset);
+        return cf_log_no_memory("made-up sequences");
+    }
+    dataset->n_parts = 1;
     *dataset_p = dataset;
     return CF_OK;
 }

@@ -23,6 +23,17 @@ CF_MUST_USE cf_status cf_dataset_open(char *const *paths, size_t n_paths,
                                       uint32_t vocab, cf_dataset **dataset_p);
 void cf_dataset_close(cf_dataset *dataset);
 
+/* A sequence of made-up tokens, the last n_targets of which are targets. */
+typedef struct cf_made_sequence {
+    uint32_t n_tok;
+    uint32_t n_targets; /* < n_tok */
+} cf_made_sequence;
+
+/* A data set of n of these.  Errors, logged: CF_NO_MEMORY. */
+CF_MUST_USE cf_status cf_dataset_open_made(const cf_made_sequence *sequences,
+                                           size_t n, uint32_t vocab,
+                                           cf_dataset **dataset_p);
+
 size_t cf_dataset_count(const cf_dataset *dataset);
 
 /* Tokens of every sequence, n_sequences entries; borrowed. */

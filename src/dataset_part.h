@@ -70,6 +70,11 @@ CF_MUST_USE cf_status cf_dataset_part_open_indexed(const char *path,
                                                    cf_sequence_table *table,
                                                    cf_dataset_part *part_p);
 
+/* Made-up sequences, which are copied.  Error, not logged: CF_NO_MEMORY. */
+CF_MUST_USE cf_status cf_dataset_part_open_made(
+    const cf_made_sequence *sequences, size_t n, uint32_t vocab,
+    cf_sequence_table *table, cf_dataset_part *part_p);
+
 /* All zero but for the hash. */
 void cf_sequence_table_begin(cf_sequence_table *table);
 

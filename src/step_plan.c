@@ -26,40 +26,56 @@ static uint32_t u32_min(uint64_t a, uint64_t b)
     return (uint32_t)(a < b ? a : b);
 }
 
-/* Lengths of the sequences that have a target, longest first; caller frees. */
-static uint32_t *lengths_sorted(const cf_dataset *dataset,
-                                const uint32_t *sequences, size_t n,
-                                size_t *n_p)
+cf_status cf_longest_open(const cf_dataset *dataset, const uint32_t *sequences,
+                          size_t n_sequences, size_t n_batch,
+                          cf_longest *longest)
 {
     const uint32_t *len_tok = cf_dataset_lengths(dataset);
     const uint32_t *targets = cf_dataset_target_counts(dataset);
-    uint32_t *sorted = malloc((n > 0 ? n : 1) * sizeof(*sorted));
 
-    if (sorted == NULL)
-        return NULL;
-    *n_p = 0;
-    for (size_t i = 0; i < n; i++)
+    longest->n = 0;
+    longest->len_tok =
+        malloc((n_sequences > 0 ? n_sequences : 1) * sizeof(*longest->len_tok));
+    if (longest->len_tok == NULL) {
+        cf_log_error("no memory to sort %zu lengths", n_sequences);
+        return CF_NO_MEMORY;
+    }
+    for (size_t i = 0; i < n_sequences; i++)
         if (targets[sequences[i]] > 0)
-            sorted[(*n_p)++] = len_tok[sequences[i]];
-    qsort(sorted, *n_p, sizeof(*sorted), descending);
-    return sorted;
+            longest->len_tok[longest->n++] = len_tok[sequences[i]];
+    qsort(longest->len_tok, longest->n, sizeof(*longest->len_tok), descending);
+    if (longest->n > n_batch)
+        longest->n = n_batch;
+    return CF_OK;
+}
+
+void cf_longest_close(cf_longest *longest)
+{
+    free(longest->len_tok);
+    *longest = (cf_longest){0};
 }
 
 /* A batch has no more chunks and pieces than the longest sequences make, since
  * one that is cut makes at least two, and needs no more scratch than if all of
  * those were short and as long as short ones can be. */
-static cf_status chunks_bound(uint32_t *sorted, size_t n_batch,
-                              uint32_t chunk_size_tok, cf_chunk_bound *bound_p)
+static cf_status chunks_bound(const cf_longest *of, uint32_t chunk_size_tok,
+                              cf_chunk_bound *bound_p)
 {
+    const size_t n_batch = of->n;
+    uint32_t *len_tok = calloc(n_batch + 1, sizeof(*len_tok));
     cf_chunk_bound longest, shortened;
-    cf_status status =
-        cf_chunk_plan_bound(sorted, n_batch, chunk_size_tok, &longest);
+    cf_status status;
 
-    if (status != CF_OK)
-        return status;
+    if (len_tok == NULL)
+        return CF_NO_MEMORY;
+    status =
+        cf_chunk_plan_bound(of->len_tok, n_batch, chunk_size_tok, &longest);
     for (size_t i = 0; i < n_batch; i++)
-        sorted[i] = u32_min(sorted[i], chunk_size_tok);
-    status = cf_chunk_plan_bound(sorted, n_batch, chunk_size_tok, &shortened);
+        len_tok[i] = u32_min(of->len_tok[i], chunk_size_tok);
+    if (status == CF_OK)
+        status =
+            cf_chunk_plan_bound(len_tok, n_batch, chunk_size_tok, &shortened);
+    free(len_tok);
     if (status != CF_OK)
         return status;
     *bound_p = longest;
@@ -101,20 +117,18 @@ static cf_status schedule_bound(size_t n_chunks,
     return status;
 }
 
-/* sorted: longest first. */
-static void engine_bound(const uint32_t *sorted, size_t n_batch,
-                         cf_step_plan_need *need)
+static void engine_bound(const cf_longest *longest, cf_step_plan_need *need)
 {
     const cf_stage_load load = {.params = need->params,
                                 .stage = need->stage,
                                 .chunk_size_tok = need->chunk_size_tok,
-                                .len_tok = sorted,
-                                .n = n_batch};
+                                .len_tok = longest->len_tok,
+                                .n = longest->n};
     uint64_t batch_tok = 0;
     cf_kv_need *kv = &need->engine.kv;
 
-    for (size_t i = 0; i < n_batch; i++)
-        batch_tok += sorted[i];
+    for (size_t i = 0; i < longest->n; i++)
+        batch_tok += longest->len_tok[i];
     need->most = cf_stage_need_bound(&load);
     need->engine.n_slots = need->most.n_slots;
     need->engine.n_inputs = need->most.n_inputs;
@@ -123,36 +137,27 @@ static void engine_bound(const uint32_t *sorted, size_t n_batch,
     kv->n_standalone = need->most.n_standalone;
     kv->chunk_tok = u32_min(need->chunk_size_tok, batch_tok);
     kv->sequence_tok = need->longest_tok;
-    kv->n_pieces = u32_min(n_batch, kv->chunk_tok);
+    kv->n_pieces = u32_min(longest->n, kv->chunk_tok);
 }
 
-cf_status cf_step_plan_bound(const cf_dataset *dataset,
-                             const uint32_t *sequences, size_t n_sequences,
-                             const cf_step_plan_params *params,
-                             cf_step_plan_need *need_p)
+cf_status cf_step_plan_bound_of(const cf_longest *longest,
+                                const cf_step_plan_params *params,
+                                cf_step_plan_need *need_p)
 {
-    size_t n, n_batch = params->n_batch;
-    uint32_t *sorted = lengths_sorted(dataset, sequences, n_sequences, &n);
     cf_step_plan_need need = {
-        .n_batch = n_batch,
+        .n_batch = params->n_batch,
         .params = params->schedule,
         .stage = params->stage,
         .chunk_size_tok = params->chunk_size_tok,
+        .longest_tok = longest->n > 0 ? longest->len_tok[0] : 0,
     };
     cf_schedule_params schedule = params->schedule;
     cf_status status;
 
-    if (sorted == NULL) {
-        cf_log_error("no memory to sort %zu lengths", n_sequences);
-        return CF_NO_MEMORY;
-    }
-    if (n_batch > n)
-        n_batch = n;
-    need.longest_tok = sorted[0];
     if (is_whole(&schedule))
         need.chunk_size_tok = need.longest_tok;
-    engine_bound(sorted, n_batch, &need);
-    status = chunks_bound(sorted, n_batch, need.chunk_size_tok, &need.chunks);
+    engine_bound(longest, &need);
+    status = chunks_bound(longest, need.chunk_size_tok, &need.chunks);
     need.engine.n_plan_pieces = need.chunks.n_pieces;
     if (schedule.retained_chunks_max == 0)
         schedule.retained_chunks_max = 1;
@@ -164,9 +169,23 @@ cf_status cf_step_plan_bound(const cf_dataset *dataset,
     else
         cf_log_error("%zu sequences of up to %u tokens in chunks of %u do not "
                      "fit a plan (%s): use a larger --chunk-size",
-                     n_batch, (unsigned)need.longest_tok,
+                     longest->n, (unsigned)need.longest_tok,
                      (unsigned)need.chunk_size_tok, cf_status_str(status));
-    free(sorted);
+    return status;
+}
+
+cf_status cf_step_plan_bound(const cf_dataset *dataset,
+                             const uint32_t *sequences, size_t n_sequences,
+                             const cf_step_plan_params *params,
+                             cf_step_plan_need *need_p)
+{
+    cf_longest longest;
+    cf_status status = cf_longest_open(dataset, sequences, n_sequences,
+                                       params->n_batch, &longest);
+
+    if (status == CF_OK)
+        status = cf_step_plan_bound_of(&longest, params, need_p);
+    cf_longest_close(&longest);
     return status;
 }
 

@@ -54,6 +54,27 @@ typedef struct cf_step_plan_params {
     uint32_t stage;
 } cf_step_plan_params;
 
+/* Of the sequences that a step may get, those that decide what it needs: the
+ * longest that have a target, as many as it may get. */
+typedef struct cf_longest {
+    uint32_t *len_tok; /* owned, longest first */
+    size_t n;
+} cf_longest;
+
+/* Of these sequences the longest, n_batch at most.  Errors, logged:
+ * CF_NO_MEMORY. */
+CF_MUST_USE cf_status cf_longest_open(const cf_dataset *dataset,
+                                      const uint32_t *sequences,
+                                      size_t n_sequences, size_t n_batch,
+                                      cf_longest *longest);
+void cf_longest_close(cf_longest *longest);
+
+/* For steps that may get no longer sequences than these, which are at least one.
+ * Errors, logged: CF_NO_MEMORY, CF_OVERFLOW. */
+CF_MUST_USE cf_status cf_step_plan_bound_of(const cf_longest *longest,
+                                            const cf_step_plan_params *params,
+                                            cf_step_plan_need *need_p);
+
 /* For steps of sequences that are drawn from these.  Errors, logged:
  * CF_NO_MEMORY, CF_OVERFLOW. */
 CF_MUST_USE cf_status cf_step_plan_bound(const cf_dataset *dataset,
