@@ -44,6 +44,30 @@ static void buffers_of(cf_layer_acts *a, const cf_kernels *k,
         list[i] = all[i];
 }
 
+size_t cf_activations_kept_bytes(const cf_model *model, cf_recompute policy)
+{
+    cf_layer_acts unused;
+    buffer list[N_BUFFERS];
+    size_t sum = 0;
+
+    buffers_of(&unused, model->kernels, &model->config, list);
+    for (size_t i = 0; i < N_BUFFERS; i++)
+        sum += list[i].kept[policy] ? list[i].width * list[i].elem_bytes : 0;
+    return sum;
+}
+
+size_t cf_activations_layer_bytes(const cf_model *model)
+{
+    cf_layer_acts unused;
+    buffer list[N_BUFFERS];
+    size_t sum = 0;
+
+    buffers_of(&unused, model->kernels, &model->config, list);
+    for (size_t i = 0; i < N_BUFFERS; i++)
+        sum += list[i].width * list[i].elem_bytes;
+    return sum;
+}
+
 uint32_t cf_n_backward_layers(const cf_model *model)
 {
     const cf_stage *stage = &model->stage;

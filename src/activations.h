@@ -44,6 +44,10 @@ typedef struct cf_activations {
 /* How many of the layers of the model's stage have a backward: the top ones. */
 uint32_t cf_n_backward_layers(const cf_model *model);
 
+/* Bytes a token of what a policy keeps of a layer, and of all of a layer. */
+size_t cf_activations_kept_bytes(const cf_model *model, cf_recompute policy);
+size_t cf_activations_layer_bytes(const cf_model *model);
+
 /* For the layers that the model's stage has; n_slots may be 0 in evaluation. */
 void cf_activations_carve(cf_activations *acts, const cf_model *model,
                           cf_recompute policy, uint32_t n_slots,

@@ -102,6 +102,7 @@ size_t cf_checkpoint_state_format(const cf_checkpoint_state *state, char *buf,
     put(&w, "  \"n_updates\": %" PRIu64 ",\n", state->n_updates);
     put(&w, "  \"model\": \"%016" PRIx64 "\",\n", state->model_hash);
     put(&w, "  \"data\": \"%016" PRIx64 "\",\n", state->data_hash);
+    put(&w, "  \"chunk_size\": %" PRIu32 ",\n", state->chunk_size_tok);
     put_options(&w, state);
     put_ledger(&w, &state->ledger);
     put(&w, "  \"files\": {\n");
@@ -145,6 +146,19 @@ static uint64_t get_whole(reader *r, const json_t *object, const char *key)
         return 0;
     }
     return (uint64_t)json_integer_value(value);
+}
+
+/* A number that earlier versions did not write: 0 there. */
+static uint32_t get_later_count(reader *r, const json_t *object,
+                                const char *key)
+{
+    uint64_t value = 0;
+
+    if (json_object_get(object, key) != NULL)
+        value = get_whole(r, object, key);
+    if (value > UINT32_MAX)
+        blame(r, "a number in it is too large");
+    return (uint32_t)value;
 }
 
 static uint64_t get_hash(reader *r, const json_t *object, const char *key)
@@ -241,6 +255,7 @@ static void get_state(reader *r, const json_t *object,
         blame(r, "its steps do not add up");
     state_p->model_hash = get_hash(r, object, "model");
     state_p->data_hash = get_hash(r, object, "data");
+    state_p->chunk_size_tok = get_later_count(r, object, "chunk_size");
     get_options(r, object, state_p);
     get_ledger(r, object, &state_p->ledger);
     files = get_object(r, object, "files");

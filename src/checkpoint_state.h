@@ -38,6 +38,9 @@ typedef struct cf_checkpoint_state {
     uint64_t n_updates; /* Adam's time: steps with a target */
     uint64_t model_hash;
     uint64_t data_hash;
+    /* Of the run that saved it, for one whose ChunkSize is auto; 0: an earlier
+     * version did not tell. */
+    uint32_t chunk_size_tok;
     cf_checkpoint_option options[CF_CHECKPOINT_OPTIONS_MAX];
     size_t n_options;
     cf_ledger ledger;

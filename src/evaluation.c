@@ -51,11 +51,20 @@ static cf_status sequences_collect(const cf_evaluation_params *params,
     return CF_MALFORMED;
 }
 
+cf_status cf_evaluation_bound(cf_evaluation *evaluation,
+                              uint32_t chunk_size_tok)
+{
+    const cf_step_plan_params plan = {.n_batch = evaluation->n_sequences,
+                                      .chunk_size_tok = chunk_size_tok,
+                                      .schedule = {.n_stages = 1}};
+
+    return cf_step_plan_bound_of(&evaluation->longest, &plan,
+                                 &evaluation->need);
+}
+
 cf_status cf_evaluation_open(const cf_evaluation_params *params,
                              cf_evaluation *evaluation)
 {
-    cf_step_plan_params plan = {.chunk_size_tok = params->chunk_size_tok,
-                                .schedule = {.n_stages = 1}};
     cf_status status;
 
     *evaluation = (cf_evaluation){
@@ -63,11 +72,12 @@ cf_status cf_evaluation_open(const cf_evaluation_params *params,
     if (params->comm == NULL)
         evaluation->grid = (cf_grid){.n_stages = 1, .n_replicas = 1};
     status = sequences_collect(params, evaluation);
-    plan.n_batch = evaluation->n_sequences;
     if (status == CF_OK)
-        status = cf_step_plan_bound(params->dataset, evaluation->sequences,
-                                    evaluation->n_sequences, &plan,
-                                    &evaluation->need);
+        status = cf_longest_open(params->dataset, evaluation->sequences,
+                                 evaluation->n_sequences,
+                                 evaluation->n_sequences, &evaluation->longest);
+    if (status == CF_OK && params->chunk_size_tok > 0)
+        status = cf_evaluation_bound(evaluation, params->chunk_size_tok);
     if (status != CF_OK)
         cf_evaluation_close(evaluation);
     return status;
@@ -75,6 +85,7 @@ cf_status cf_evaluation_open(const cf_evaluation_params *params,
 
 void cf_evaluation_close(cf_evaluation *evaluation)
 {
+    cf_longest_close(&evaluation->longest);
     free(evaluation->sequences);
     memset(evaluation, 0, sizeof(*evaluation));
 }

@@ -37,6 +37,7 @@ typedef struct cf_evaluation {
     uint32_t *sequences; /* owned: data set indices, not too long */
     size_t n_sequences;
     size_t n_too_long;
+    cf_longest longest;
     cf_step_plan_need need;
     cf_step_plan plan;
     cf_engine engine;
@@ -53,7 +54,7 @@ typedef struct cf_evaluation_params {
     const cf_dataset *dataset;
     const char *option; /* that named it, for messages */
     uint32_t max_length_tok;
-    uint32_t chunk_size_tok;
+    uint32_t chunk_size_tok; /* 0: to be bound before it is carved */
     cf_comm *comm; /* NULL: there is one rank, and grid is not looked at */
     cf_grid grid;
 } cf_evaluation_params;
@@ -63,6 +64,11 @@ typedef struct cf_evaluation_params {
 CF_MUST_USE cf_status cf_evaluation_open(const cf_evaluation_params *params,
                                          cf_evaluation *evaluation);
 void cf_evaluation_close(cf_evaluation *evaluation);
+
+/* Bound the plan for another ChunkSize; before carving.  Errors, logged:
+ * CF_NO_MEMORY, CF_OVERFLOW. */
+CF_MUST_USE cf_status cf_evaluation_bound(cf_evaluation *evaluation,
+                                          uint32_t chunk_size_tok);
 
 /* Place plan, engine and tallies: what a pass needs beside the model. */
 void cf_evaluation_carve(cf_evaluation *evaluation, cf_model *model,

@@ -112,8 +112,7 @@ static double adapter_elements(const cf_model *model)
     return n;
 }
 
-/* The flops of a model, without its machine. */
-static cf_forecast flops_of(const cf_model *model)
+cf_forecast cf_forecast_flops(const cf_model *model)
 {
     const cf_model_config *c = &model->config;
     const double hidden = c->hidden, layers = c->n_layers;
@@ -133,6 +132,12 @@ static cf_forecast flops_of(const cf_model *model)
     };
 }
 
+double cf_forecast_update_element_s(const cf_model *model)
+{
+    return UPDATE_ELEMENTS_MOVED * (double)model->kernels->acc_bytes /
+           UPDATE_BYTES_PER_S;
+}
+
 cf_status cf_forecast_open(const cf_model *model, const cf_step_plan_need *need,
                            cf_recompute policy, uint32_t n_ranks,
                            cf_forecast *forecast)
@@ -141,13 +146,12 @@ cf_status cf_forecast_open(const cf_model *model, const cf_step_plan_need *need,
         (uint64_t)need->chunk_size_tok * need->params.retained_chunks_max;
     cf_status status;
 
-    *forecast = flops_of(model);
+    *forecast = cf_forecast_flops(model);
     forecast->linear_again = policy == CF_RECOMPUTE_LAYER;
     forecast->retained_tok =
         retained < UINT32_MAX ? (uint32_t)retained : UINT32_MAX;
-    forecast->update_s = UPDATE_ELEMENTS_MOVED *
-                         (double)model->n_trained_elements *
-                         (double)model->kernels->acc_bytes / UPDATE_BYTES_PER_S;
+    forecast->update_s =
+        (double)model->n_trained_elements * cf_forecast_update_element_s(model);
     status = machine_measure(model, &forecast->flop_per_s);
     forecast->flop_per_s *= n_ranks;
     return status;
@@ -241,7 +245,7 @@ static void add_sequence(data_sums *sums, uint32_t len_tok, uint32_t n_targets)
 
 static cf_stage_costs stage_costs(const cf_model *model, data_sums sums)
 {
-    const cf_forecast f = flops_of(model);
+    const cf_forecast f = cf_forecast_flops(model);
     const double n_tok = sums.n_tok > 0 ? sums.n_tok : 1;
 
     return (cf_stage_costs){

@@ -39,6 +39,12 @@ typedef struct cf_forecast {
     double measured_s;     /* of what has run, by the clock */
 } cf_forecast;
 
+/* The flops of a model, without its machine and without a plan. */
+cf_forecast cf_forecast_flops(const cf_model *model);
+
+/* What the optimizer takes for one trained element, by the bytes that it moves. */
+double cf_forecast_update_element_s(const cf_model *model);
+
 /* The costs of a model, with the plan's limits; measures the machine for about
  * 50 ms, and takes n_ranks to be as many times as fast.  Errors, logged:
  * CF_NO_MEMORY. */

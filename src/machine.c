@@ -88,6 +88,27 @@ cf_status cf_machine_check_gemm(void)
     return CF_OK;
 }
 
+const char *cf_machine_cpu(char *buf, size_t size)
+{
+    static const char field[] = "model name";
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    char line[256];
+
+    (void)snprintf(buf, size, "unknown");
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        const char *value = strchr(line, ':');
+
+        if (strncmp(line, field, sizeof(field) - 1) != 0 || value == NULL)
+            continue;
+        value += 1 + strspn(value + 1, " ");
+        (void)snprintf(buf, size, "%.*s", (int)strcspn(value, "\n"), value);
+        break;
+    }
+    if (file != NULL)
+        fclose(file);
+    return buf;
+}
+
 size_t cf_machine_resident_peak_bytes(void)
 {
     struct rusage usage;

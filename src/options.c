@@ -230,6 +230,7 @@ cf_status cf_options_open(int argc, char **argv, cf_options *options_p,
         return show_completion(argc > 2 ? argv[2] : NULL);
     }
     status = cf_command_find(argv[1], &options.command);
+    draft.overridden.command = options.command;
     if (status == CF_OK)
         status = cf_option_set_defaults(&options);
     if (status == CF_OK)

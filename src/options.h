@@ -69,9 +69,10 @@ typedef struct cf_options {
     uint64_t save_s;     /* seconds; 0 = not by time */
     uint32_t keep;
 
-    uint32_t chunk_size_tok;
-    uint32_t retained_chunks_max;
+    uint32_t chunk_size_tok;      /* 0 = auto */
+    uint32_t retained_chunks_max; /* 0 = auto */
     uint32_t pipeline_stages;
+    uint32_t ranks;         /* plan */
     char *layers_per_stage; /* as "9,9,8,4"; NULL = by cost */
     cf_schedule_kind schedule;
     cf_recompute recompute;
@@ -122,7 +123,9 @@ typedef struct cf_options {
 
     char *against;    /* verify */
     double tolerance; /* verify; < 0 = by compute type */
-    bool json;        /* eval, simulate */
+    bool json;        /* eval, simulate, plan */
+    bool calibrate;   /* plan, as the next */
+    bool explain;
 
     /* simulate */
     char *lengths; /* file; or data */

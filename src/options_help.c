@@ -45,11 +45,15 @@ void cf_help_print(FILE *file)
                 file);
 }
 
-/* The help of an option, with its choices. */
-static void format_help(const cf_option *option, char *buf, size_t size)
+/* The help of an option, with its choices, or its word. */
+static void format_help(const cf_option *option, unsigned bit, char *buf,
+                        size_t size)
 {
     const char *separator = ": ";
     size_t n = (size_t)snprintf(buf, size, "%s", option->help);
+
+    if ((option->word_commands & bit) != 0)
+        (void)snprintf(buf + n, size - n, ", or %s", option->word);
 
     if (option->choices == NULL)
         return;
@@ -69,6 +73,8 @@ static void format_default(const cf_option *option, unsigned bit, char *buf,
 
     if ((option->required & bit) != 0)
         text = "required";
+    else if ((option->word_initial & bit) != 0)
+        text = option->word;
     else if (text == NULL)
         text = option->fallback;
     if (text == NULL)
@@ -102,7 +108,7 @@ static void print_option(FILE *file, const cf_option *option, unsigned bit)
 
     (void)fprintf(file, "%*s", width < HELP_COLUMN ? HELP_COLUMN - width : 1,
                   "");
-    format_help(option, help, sizeof(help));
+    format_help(option, bit, help, sizeof(help));
     format_default(option, bit, initial, sizeof(initial));
     for (const char *word = help; *word != '\0';) {
         size_t n = 1 + strcspn(word + 1, " "); /* with the blank before it */

@@ -48,8 +48,11 @@ typedef struct cf_option {
     bool above_low;   /* low itself is not allowed */
     bool below_high;  /* high itself is not allowed */
     const cf_choice *choices;
-    bool identity; /* --resume refuses another value */
-    bool once;     /* of this start only: not in the saved configuration */
+    const char *word; /* for 0, in a U32 that else may not be 0; NULL: none */
+    unsigned word_commands; /* that take it */
+    unsigned word_initial;  /* of them, those whose default it is */
+    bool identity;          /* --resume refuses another value */
+    bool once; /* of this start only: not in the saved configuration */
 } cf_option;
 
 /* In the order of --help and of the saved configuration. */
@@ -114,6 +117,9 @@ CF_MUST_USE cf_status cf_option_set(cf_options *options,
 
 /* Every field of every option to its default.  Errors, logged: CF_NO_MEMORY. */
 CF_MUST_USE cf_status cf_option_set_defaults(cf_options *options);
+
+/* The word that a command takes for 0 in this option; NULL: none. */
+const char *cf_option_word_of(cf_command command, const cf_option *option);
 
 bool cf_option_is_set(const cf_options *options, const cf_option *option);
 

@@ -29,9 +29,16 @@ static const void *field_in(const cf_options *options, const cf_option *option)
     return (const char *)options + option->field;
 }
 
-/* What a value must be, for "... is not %s". */
-static void expected(const cf_option *option, char *buf, size_t size)
+const char *cf_option_word_of(cf_command command, const cf_option *option)
 {
+    return (option->word_commands & 1U << command) != 0 ? option->word : NULL;
+}
+
+/* What a value must be, for "... is not %s". */
+static void expected(const cf_options *options, const cf_option *option,
+                     char *buf, size_t size)
+{
+    const char *word = cf_option_word_of(options->command, option);
     static const char *const units[] = {
         [CF_UNIT_COUNT] = "a whole number",
         [CF_UNIT_BYTES] = "a size, such as 8GiB or 500MB,",
@@ -44,8 +51,9 @@ static void expected(const cf_option *option, char *buf, size_t size)
     switch (option->kind) {
     case CF_OPTION_U32:
     case CF_OPTION_U64:
-        (void)snprintf(buf, size, "%s from %" PRIu64 " to %" PRIu64,
-                       units[option->unit], option->min, option->max);
+        (void)snprintf(buf, size, "%s from %" PRIu64 " to %" PRIu64 "%s%s",
+                       units[option->unit], option->min, option->max,
+                       word != NULL ? ", or " : "", word != NULL ? word : "");
         break;
     case CF_OPTION_REAL:
         (void)snprintf(buf, size, "a number %s %g %s %g",
@@ -180,6 +188,7 @@ out_of_memory:
 cf_status cf_option_set(cf_options *options, const cf_option *option,
                         const char *where, const char *text)
 {
+    const char *word;
     char expectation[160];
 
     if (option->kind == CF_OPTION_TEXT || option->kind == CF_OPTION_TEXTS)
@@ -193,9 +202,14 @@ cf_status cf_option_set(cf_options *options, const cf_option *option,
             return CF_INVALID;
         }
     }
+    word = cf_option_word_of(options->command, option);
+    if (word != NULL && strcmp(text, word) == 0) {
+        *(uint32_t *)field_of(options, option) = 0;
+        return CF_OK;
+    }
     if (set_plain(field_of(options, option), option, text))
         return CF_OK;
-    expected(option, expectation, sizeof(expectation));
+    expected(options, option, expectation, sizeof(expectation));
     cf_log_error("%s: \"%.100s\" is not %s", where, text, expectation);
     return CF_INVALID;
 }
@@ -206,6 +220,8 @@ cf_status cf_option_set_defaults(cf_options *options)
         const cf_option *option = &cf_option_table[i];
         cf_status status = CF_OK;
 
+        if ((option->word_initial & 1U << options->command) != 0)
+            continue; /* 0 it is */
         if (option->initial != NULL)
             status =
                 cf_option_set(options, option, option->name, option->initial);
@@ -280,6 +296,8 @@ size_t cf_option_format(const cf_options *options, const cf_option *option,
     case CF_OPTION_TEXT:
         return (size_t)snprintf(buf, size, "%s", *(char *const *)field);
     case CF_OPTION_U32:
+        if (option->word != NULL && *(const uint32_t *)field == 0)
+            return (size_t)snprintf(buf, size, "%s", option->word);
         return (size_t)snprintf(buf, size, "%" PRIu32,
                                 *(const uint32_t *)field);
     case CF_OPTION_U64:

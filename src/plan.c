@@ -1,305 +1,126 @@
 /* plan.c - the plan command: what `train` should be given for this model, this
- * data and so much memory.
- *
- * (1) Bytes are those of train's own dry carve, to the byte.
- * (2) Times are a simulation of real batches under the costs of forecast.c and a
- *     built-in share for each op; only the seconds depend on the measured GEMM,
- *     so that the choice is the same every time.
- * (3) No weight is loaded.
+ * data and so much memory.  planning.h says how far to believe it.
  */
 #include "src/commands.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "src/cost_file.h"
+#include "src/calibration.h"
+#include "src/costs_file.h"
 #include "src/log.h"
-#include "src/planner.h"
-#include "src/rehearsal.h"
-#include "src/training.h"
+#include "src/plan_explain.h"
+#include "src/planning.h"
 
-/* What an op costs beside its tokens, in linear layers of one token: the weights
- * come from memory once more. */
-#define OP_TOK 48.0
+/* Of times from built-in costs and one GEMM. */
+#define BUILT_IN_ERROR 0.33
 
 enum {
-    SAMPLE_MAX = 16, /* batches that are timed */
     RUNNERS_UP = 5
 };
 
-typedef struct planning {
+typedef struct plan {
     const cf_options *options;
-    cf_options trial; /* with the point in it; borrows its strings */
     cf_training training;
-    uint32_t longest_tok;
-    double update_s;
-    double flop_per_s;
-    uint32_t *len_tok; /* owned: of the sample's batches, one behind another */
-    size_t first[SAMPLE_MAX + 1];
-    size_t n_batches;
-    uint64_t tokens;
-    double target_share;      /* tokens of the sample that are targets */
-    cf_planner_point *points; /* owned */
-    size_t n_points;
-    size_t best;
-} planning;
+    cf_planning planning;
+    double scale; /* of compute seconds */
+    double error; /* of times */
+} plan;
 
-static const char *const policy_names[] = {
-    [CF_RECOMPUTE_NONE] = "none",
-    [CF_RECOMPUTE_SELECTIVE] = "selective",
-    [CF_RECOMPUTE_LAYER] = "layer",
-};
-
-/* ---- bytes ---- */
-
-static void size_close(planning *p)
+static const cf_planner_point *best_of(const plan *p)
 {
-    cf_validation_close(&p->training.validation);
-    cf_batches_close(&p->training.batches);
+    return &p->planning.points[p->planning.best];
 }
 
-/* Leaves training open, sized for the point.  No budget: how much a point over
- * it needs is worth telling. */
-static cf_status size_open(planning *p, const cf_planner_point *point)
+static double step_s(const plan *p, const cf_planner_point *point)
 {
-    p->trial.chunk_size_tok = point->chunk_size_tok;
-    p->trial.retained_chunks_max = point->retained_chunks_max;
-    p->trial.recompute = point->recompute;
-    p->trial.memory_bytes = SIZE_MAX;
-    return cf_training_size_up(&p->training);
+    return cf_planning_step_s(&p->planning, point, p->scale);
 }
 
-static cf_status size_point(void *context, cf_planner_point *point)
+static double tokens_per_s(const plan *p, const cf_planner_point *point)
 {
-    planning *p = context;
-    cf_status status = size_open(p, point);
-
-    point->bytes = p->training.sizes.used;
-    size_close(p);
-    return status;
+    return cf_planning_tokens_per_s(&p->planning, point, p->scale);
 }
 
-/* ---- time ---- */
+/* ---- JSON ---- */
 
-static cf_stage_cost cost_of(const planning *p, cf_recompute policy)
+static void stages_json_print(const plan *p)
 {
-    const cf_forecast *f = &p->training.forecast;
-    const bool again = policy == CF_RECOMPUTE_LAYER;
-    const double linear = f->trained * (f->linear_backward + again);
-    const double head =
-        (1 + f->linear_backward) * f->target_flop * p->target_share;
-    const cf_cost_terms forward = {.per_op = OP_TOK * f->token_flop,
-                                   .per_tok = f->token_flop,
-                                   .per_pair = f->pair_flop};
-    const cf_cost_terms backward = {
-        .per_op = linear * OP_TOK * f->token_flop,
-        .per_tok = linear * f->token_flop + head,
-        .per_pair = f->trained * CF_ATTENTION_BACKWARD * f->pair_flop};
+    const cf_layout *layout = &p->planning.layout;
 
-    return (cf_stage_cost){.terms = {[CF_OP_FORWARD] = forward,
-                                     [CF_OP_FORWARD_KEEP] = forward,
-                                     [CF_OP_RECOMPUTE] = forward,
-                                     [CF_OP_BACKWARD] = backward}};
+    printf(", \"stages\": [");
+    for (uint32_t s = 0; s < layout->n_stages; s++)
+        printf("%s{\"first_layer\": %" PRIu32 ", \"end_layer\": %" PRIu32
+               ", \"predicted_bytes\": %zu}",
+               s > 0 ? ", " : "", layout->stages[s].first_layer,
+               layout->stages[s].end_layer, layout->bytes[s]);
+    printf("]");
 }
 
-static cf_status time_point(void *context, cf_planner_point *point)
+static void candidate_json_print(const plan *p, const cf_planner_point *c)
 {
-    const planning *p = context;
-    cf_stage_cost stage = cost_of(p, point->recompute);
-    const cf_measured_cost cost = {.n_stages = 1, .stages = &stage};
-    cf_rehearsal_input input = {
-        .n_replicas = 1,
-        .chunk_size_tok = point->chunk_size_tok,
-        .params = {.n_stages = 1,
-                   .retained_chunks_max = point->retained_chunks_max,
-                   .kind = CF_SCHEDULE_STATE_AWARE},
-        .cost = {.compute = cf_measured_cost_compute, .context = &cost},
-    };
-
-    for (size_t i = 0; i < p->n_batches; i++) {
-        cf_rehearsal rehearsal;
-        cf_status status;
-
-        input.len_tok = p->len_tok + p->first[i];
-        input.n_sequences = p->first[i + 1] - p->first[i];
-        status = cf_rehearsal_open(&input, &rehearsal);
-        if (status != CF_OK)
-            return status;
-        point->time += rehearsal.makespan;
-        point->bubble_ratio += rehearsal.bubble_ratio / (double)p->n_batches;
-        cf_rehearsal_close(&rehearsal);
-    }
-    return CF_OK;
+    printf("{\"pipeline_stages\": %" PRIu32 ", \"chunk_size\": %" PRIu32
+           ", \"retain_chunks\": %" PRIu32
+           ", \"recompute\": \"%s\", \"predicted_bytes\": %zu, \"fits\": %s",
+           c->n_stages, c->chunk_size_tok, c->retained_chunks_max,
+           cf_recompute_str(c->recompute), c->bytes,
+           c->fits ? "true" : "false");
+    if (c->fits)
+        printf(", \"cost\": %.17g, \"step_s\": %.17g", c->time, step_s(p, c));
+    printf("}");
 }
 
-static double step_s(const planning *p, const cf_planner_point *point)
+static void json_print(const plan *p)
 {
-    return point->time / p->flop_per_s / (double)p->n_batches + p->update_s;
-}
+    const cf_planning *planning = &p->planning;
+    const cf_planner_point *best = best_of(p);
 
-static double tokens_per_s(const planning *p, const cf_planner_point *point)
-{
-    return (double)p->tokens / (double)p->n_batches / step_s(p, point);
-}
-
-/* ---- the question ---- */
-
-/* Batches of the first epoch, evenly spread; without a target no cost. */
-static void sample_batches(planning *p, uint32_t *batch)
-{
-    const cf_batches *batches = &p->training.batches;
-    const uint32_t *len_tok = cf_dataset_lengths(batches->dataset);
-    const uint32_t *targets = cf_dataset_target_counts(batches->dataset);
-    const uint64_t n_steps = batches->n_steps;
-    uint64_t with_target = 0, n_targets = 0;
-    size_t used = 0;
-
-    p->n_batches = n_steps < SAMPLE_MAX ? (size_t)n_steps : SAMPLE_MAX;
-    for (size_t i = 0; i < p->n_batches; i++) {
-        const uint64_t step = 1 + n_steps * i / p->n_batches;
-        const size_t n = cf_batches_at(batches, step, batch);
-
-        for (size_t j = 0; j < n; j++) {
-            p->tokens += len_tok[batch[j]];
-            if (targets[batch[j]] == 0)
-                continue;
-            with_target += len_tok[batch[j]];
-            n_targets += targets[batch[j]];
-            p->len_tok[used++] = len_tok[batch[j]];
-        }
-        p->first[i + 1] = used;
-    }
-    if (with_target > 0)
-        p->target_share = (double)n_targets / (double)with_target;
-}
-
-static cf_status sample_open(planning *p)
-{
-    const size_t n = p->training.need.n_batch;
-    uint32_t *batch = calloc(n, sizeof(*batch));
-    cf_status status = CF_OK;
-
-    p->len_tok = calloc(n, SAMPLE_MAX * sizeof(*p->len_tok));
-    p->points = calloc(CF_PLANNER_POINTS_MAX, sizeof(*p->points));
-    if (batch == NULL || p->len_tok == NULL || p->points == NULL) {
-        cf_log_error("no memory for %d batches of %zu sequences", SAMPLE_MAX,
-                     n);
-        status = CF_NO_MEMORY;
-    } else {
-        sample_batches(p, batch);
-    }
-    free(batch);
-    return status;
-}
-
-/* What does not depend on the point. */
-static cf_status question_open(planning *p)
-{
-    const cf_planner_point any = {.chunk_size_tok = CF_PLANNER_SIZE_MIN,
-                                  .retained_chunks_max = 1,
-                                  .recompute = CF_RECOMPUTE_SELECTIVE};
-    cf_status status = size_open(p, &any);
-
-    p->longest_tok = p->training.need.longest_tok;
-    if (status == CF_OK)
-        status = cf_forecast_open(&p->training.run.model, &p->training.need,
-                                  CF_RECOMPUTE_NONE, 1, &p->training.forecast);
-    p->update_s = p->training.forecast.update_s;
-    p->flop_per_s = p->training.forecast.flop_per_s;
-    if (status == CF_OK)
-        status = sample_open(p);
-    size_close(p);
-    return status;
-}
-
-static size_t kv_bytes(const cf_arena *sizes)
-{
-    size_t sum = 0;
-
-    for (size_t i = 0; i < sizes->n_lines; i++) {
-        if (sizes->lines[i].lifetime == CF_LIFETIME_GROUP)
-            sum += sizes->lines[i].bytes;
-    }
-    return sum;
-}
-
-static cf_status refuse(planning *p)
-{
-    const cf_planner_point *least =
-        &p->points[cf_planner_smallest(p->points, p->n_points)];
-    char have[32], want[32], kv[32];
-    cf_status status = size_open(p, least);
-
-    if (status == CF_OK) {
-        cf_log_error(
-            "--memory %s is too little: the least is %s (%zu bytes), with "
-            "--chunk-size %" PRIu32 " --retain-chunks %" PRIu32
-            " --recompute %s, of which %s are KV state for the longest "
-            "sequence of %" PRIu32 " tokens; give that much, or a smaller "
-            "--max-length",
-            cf_bytes_format((size_t)p->options->memory_bytes, have,
-                            sizeof(have)),
-            cf_bytes_format(least->bytes, want, sizeof(want)), least->bytes,
-            least->chunk_size_tok, least->retained_chunks_max,
-            policy_names[least->recompute],
-            cf_bytes_format(kv_bytes(&p->training.sizes), kv, sizeof(kv)),
-            p->longest_tok);
-        status = CF_NO_MEMORY;
-    }
-    size_close(p);
-    return status;
-}
-
-/* ---- the answer ---- */
-
-static void json_print(const planning *p)
-{
-    const cf_planner_point *best = &p->points[p->best];
-
-    printf("{\"chunk_size\": %" PRIu32 ", \"retain_chunks\": %" PRIu32
+    printf("{\"ranks\": %" PRIu32 ", \"pipeline_stages\": %" PRIu32
+           ", \"chunk_size\": %" PRIu32 ", \"retain_chunks\": %" PRIu32
            ", \"recompute\": \"%s\", \"predicted_bytes\": %zu, \"step_s\": "
            "%.17g, \"tokens_per_s\": %.17g, \"bubble_ratio\": %.17g, "
-           "\"costs\": \"built-in\", \"batches\": %zu, \"longest\": %" PRIu32
-           ", \"candidates\": [",
-           best->chunk_size_tok, best->retained_chunks_max,
-           policy_names[best->recompute], best->bytes, step_s(p, best),
-           tokens_per_s(p, best), best->bubble_ratio, p->n_batches,
-           p->longest_tok);
-    for (size_t i = 0; i < p->n_points; i++) {
-        const cf_planner_point *c = &p->points[i];
-
-        printf("%s{\"chunk_size\": %" PRIu32 ", \"retain_chunks\": %" PRIu32
-               ", \"recompute\": \"%s\", \"predicted_bytes\": %zu, "
-               "\"fits\": %s",
-               i > 0 ? ", " : "", c->chunk_size_tok, c->retained_chunks_max,
-               policy_names[c->recompute], c->bytes,
-               c->fits ? "true" : "false");
-        if (c->fits)
-            printf(", \"cost\": %.17g", c->time);
-        printf("}");
+           "\"costs\": \"%s\", \"error\": %.17g, \"batches\": %zu, "
+           "\"longest\": %" PRIu32,
+           planning->n_ranks, best->n_stages, best->chunk_size_tok,
+           best->retained_chunks_max, cf_recompute_str(best->recompute),
+           best->bytes, step_s(p, best), tokens_per_s(p, best),
+           best->bubble_ratio,
+           p->training.costs.is_measured ? "measured" : "built-in", p->error,
+           planning->n_batches, p->training.longest.len_tok[0]);
+    stages_json_print(p);
+    printf(", \"candidates\": [");
+    for (size_t i = 0; i < planning->n_points; i++) {
+        printf("%s", i > 0 ? ", " : "");
+        candidate_json_print(p, &planning->points[i]);
     }
     printf("]}\n");
 }
 
-static void point_print(const planning *p, const cf_planner_point *point,
+/* ---- text ---- */
+
+static void point_print(const plan *p, const cf_planner_point *point,
                         const char *why)
 {
     char bytes[32];
 
+    if (p->planning.n_ranks > 1)
+        printf("%6" PRIu32 " ", point->n_stages);
     printf("%10" PRIu32 " %6" PRIu32 " %10s %12s", point->chunk_size_tok,
-           point->retained_chunks_max, policy_names[point->recompute],
+           point->retained_chunks_max, cf_recompute_str(point->recompute),
            cf_bytes_format(point->bytes, bytes, sizeof(bytes)));
     if (point->fits)
-        printf(" %10.4g %10.4g", step_s(p, point), tokens_per_s(p, point));
+        printf(" %10.4g %3.0f %% %10.4g", step_s(p, point), 100 * p->error,
+               tokens_per_s(p, point));
     else
-        printf(" %10s %10s", "-", "-");
+        printf(" %10s %5s %10s", "-", "-", "-");
     printf("  %s\n", why);
 }
 
-static void runner_up_print(const planning *p, const cf_planner_point *point)
+static void runner_up_print(const plan *p, const cf_planner_point *point)
 {
-    const cf_planner_point *best = &p->points[p->best];
+    const cf_planner_point *best = best_of(p);
     const double slower = step_s(p, point) / step_s(p, best) - 1;
     char why[64];
 
@@ -313,108 +134,256 @@ static void runner_up_print(const planning *p, const cf_planner_point *point)
 }
 
 /* The next best ones: each time the best behind the last one printed. */
-static void runners_up_print(const planning *p)
+static void runners_up_print(const plan *p)
 {
-    size_t last = p->best;
+    const cf_planning *planning = &p->planning;
+    size_t last = planning->best;
 
     for (size_t n = 0; n < RUNNERS_UP; n++) {
-        size_t next = p->n_points;
+        size_t next = planning->n_points;
 
-        for (size_t i = 0; i < p->n_points; i++) {
-            const cf_planner_point *c = &p->points[i];
-            const cf_planner_point *before = &p->points[last];
+        for (size_t i = 0; i < planning->n_points; i++) {
+            const cf_planner_point *c = &planning->points[i];
+            const cf_planner_point *before = &planning->points[last];
             const bool is_behind =
                 cf_planner_is_better(before, c) ||
                 (!cf_planner_is_better(c, before) && i > last);
 
             if (c->fits && is_behind &&
-                (next == p->n_points ||
-                 cf_planner_is_better(c, &p->points[next])))
+                (next == planning->n_points ||
+                 cf_planner_is_better(c, &planning->points[next])))
                 next = i;
         }
-        if (next == p->n_points)
+        if (next == planning->n_points)
             return;
-        runner_up_print(p, &p->points[next]);
+        runner_up_print(p, &planning->points[next]);
         last = next;
     }
 }
 
-/* What did not fit, with the chosen ChunkSize or the chosen K. */
-static void rejected_print(const planning *p)
+/* What the one setting is in which a point differs from the choice, as in "K=2";
+ * NULL: there is none, or there are several. */
+static const char *difference(const cf_planner_point *best,
+                              const cf_planner_point *c, char *buf, size_t size)
 {
-    const cf_planner_point *best = &p->points[p->best];
-    char budget[32], why[64];
+    int n = 0;
 
-    (void)snprintf(why, sizeof(why), "over %s",
-                   cf_bytes_format((size_t)p->options->memory_bytes, budget,
-                                   sizeof(budget)));
-    for (size_t i = 0; i < p->n_points; i++) {
-        const cf_planner_point *c = &p->points[i];
+    if (c->n_stages != best->n_stages) {
+        (void)snprintf(buf, size, "%" PRIu32 " stage%s", c->n_stages,
+                       c->n_stages > 1 ? "s" : "");
+        n++;
+    }
+    if (c->chunk_size_tok != best->chunk_size_tok) {
+        (void)snprintf(buf, size, "ChunkSize %" PRIu32, c->chunk_size_tok);
+        n++;
+    }
+    if (c->retained_chunks_max != best->retained_chunks_max) {
+        (void)snprintf(buf, size, "K=%" PRIu32, c->retained_chunks_max);
+        n++;
+    }
+    if (c->recompute != best->recompute) {
+        (void)snprintf(buf, size, "recompute %s",
+                       cf_recompute_str(c->recompute));
+        n++;
+    }
+    return n == 1 ? buf : NULL;
+}
 
-        if (!c->fits && c->recompute == best->recompute &&
-            (c->chunk_size_tok == best->chunk_size_tok ||
-             c->retained_chunks_max == best->retained_chunks_max))
-            point_print(p, c, why);
+/* What did not fit, one setting away from the choice. */
+static void rejected_print(const plan *p)
+{
+    for (size_t i = 0; i < p->planning.n_points; i++) {
+        const cf_planner_point *c = &p->planning.points[i];
+        char what[48], bytes[32], why[128];
+
+        if (c->fits || difference(best_of(p), c, what, sizeof(what)) == NULL)
+            continue;
+        (void)snprintf(why, sizeof(why), "%s would need %s", what,
+                       cf_bytes_format(c->bytes, bytes, sizeof(bytes)));
+        point_print(p, c, why);
     }
 }
 
-static void text_print(const planning *p)
+/* The stages of the choice. */
+static void stages_print(const plan *p)
 {
-    const cf_planner_point *best = &p->points[p->best];
+    const cf_layout *layout = &p->planning.layout;
 
+    printf("\n%6s %12s %12s   (%" PRIu32 " replica%s)\n", "stage", "layers",
+           "memory", layout->n_replicas, layout->n_replicas > 1 ? "s" : "");
+    for (uint32_t s = 0; s < layout->n_stages; s++) {
+        char layers[32], bytes[32];
+
+        (void)snprintf(layers, sizeof(layers), "%" PRIu32 "-%" PRIu32,
+                       layout->stages[s].first_layer,
+                       layout->stages[s].end_layer - 1);
+        printf("%6" PRIu32 " %12s %12s\n", s, layers,
+               cf_bytes_format(layout->bytes[s], bytes, sizeof(bytes)));
+    }
+}
+
+static void basis_print(const plan *p)
+{
+    if (p->training.costs.is_measured)
+        printf("Memory is exact.  Times are from costs measured on this "
+               "machine, which a step they\nwere not fitted to took within "
+               "%.1f %%.\n",
+               100 * p->error);
+    else
+        printf("Memory is exact.  Times are an estimate from one GEMM and "
+               "built-in costs:\nexpect a third more or less; plan --calibrate "
+               "measures this machine.\n");
+    if (p->planning.n_ranks > 1)
+        printf("Messages between ranks are assumed, not measured: ranks of one "
+               "node.\n");
+}
+
+static void text_print(const plan *p)
+{
+    const cf_planner_point *best = best_of(p);
+
+    if (p->planning.n_ranks > 1)
+        printf("--pipeline-stages %" PRIu32 " ", best->n_stages);
     printf("--chunk-size %" PRIu32 " --retain-chunks %" PRIu32
            " --recompute %s\n\n",
            best->chunk_size_tok, best->retained_chunks_max,
-           policy_names[best->recompute]);
-    printf("%10s %6s %10s %12s %10s %10s\n", "ChunkSize", "K", "recompute",
-           "memory", "s/step", "tokens/s");
+           cf_recompute_str(best->recompute));
+    if (p->planning.n_ranks > 1)
+        printf("%6s ", "stages");
+    printf("%10s %6s %10s %12s %10s %5s %10s\n", "ChunkSize", "K", "recompute",
+           "memory", "s/step", "+-", "tokens/s");
     point_print(p, best, "chosen");
     runners_up_print(p);
     rejected_print(p);
+    if (p->planning.n_ranks > 1)
+        stages_print(p);
     printf("\nbubble ratio %.5f; longest sequence %" PRIu32
-           " tokens; %zu batches looked at, %zu settings\n"
-           "Memory is exact.  Times are an estimate from one GEMM and built-in "
-           "costs:\nexpect a third more or less.\n",
-           best->bubble_ratio, p->longest_tok, p->n_batches, p->n_points);
+           " tokens; %zu batches looked at, %zu settings\n",
+           best->bubble_ratio, p->training.longest.len_tok[0],
+           p->planning.n_batches, p->planning.n_points);
+    basis_print(p);
 }
 
-static cf_status answer(planning *p)
-{
-    const cf_planner_oracle oracle = {
-        .size = size_point, .time = time_point, .context = p};
-    cf_status status = question_open(p);
+/* ---- the question ---- */
 
+/* Measure, and keep the costs where they will be found. */
+static cf_status calibrate(plan *p)
+{
+    const cf_run *run = &p->training.run;
+    char *path;
+    cf_costs costs;
+    cf_status status = cf_costs_path(&run->model, &path);
+
+    if (status == CF_OK && path == NULL) {
+        cf_log_error("--calibrate has no place for the costs: set HOME, or "
+                     "XDG_CACHE_HOME");
+        status = CF_INVALID;
+    }
+    if (status == CF_OK)
+        status =
+            cf_calibrate(p->options, &run->kernels, CF_CALIBRATION_S, &costs);
+    if (status == CF_OK)
+        status = cf_costs_write(path, &run->model, &costs);
+    if (status == CF_OK)
+        cf_log_info("costs of this machine are in %s", path);
+    free(path);
+    return status;
+}
+
+/* How much slower this machine is than what costs are in. */
+static cf_status scale_find(plan *p)
+{
+    cf_training *t = &p->training;
+    cf_status status;
+
+    p->scale = 1;
+    p->error = t->costs.error;
+    if (t->costs.is_measured)
+        return CF_OK;
+    status = cf_forecast_open(&t->run.model, &t->need, CF_RECOMPUTE_NONE, 1,
+                              &t->forecast);
+    p->scale = CF_NOMINAL_FLOP_PER_S / t->forecast.flop_per_s;
+    p->error = BUILT_IN_ERROR;
+    return status;
+}
+
+static cf_status answer_print(plan *p)
+{
+    cf_planner_point best = *best_of(p);
+    cf_status status = scale_find(p);
+
+    if (status == CF_OK) /* its table, and its stages */
+        status = cf_planning_size(&p->planning, &best);
     if (status != CF_OK)
         return status;
-    p->n_points = cf_planner_list(p->longest_tok, p->points);
-    status = cf_planner_search(p->points, p->n_points, p->options->memory_bytes,
-                               &oracle, &p->best);
-    if (status != CF_OK)
-        return status;
-    if (p->best == p->n_points)
-        return refuse(p);
     if (p->options->json)
         json_print(p);
     else
         text_print(p);
+    if (p->options->explain)
+        status = cf_plan_explain(&p->planning, &best, stdout);
+    return status;
+}
+
+static cf_status answer(plan *p)
+{
+    const cf_options *options = p->options;
+    const cf_planner_range range = {
+        .chunk_size_tok = options->chunk_size_tok,
+        .retained_chunks_max = options->retained_chunks_max,
+        .recompute_is_free = true,
+        .n_ranks = options->ranks,
+        .n_stages = options->pipeline_stages,
+    };
+    cf_status status = CF_OK;
+
+    if (options->calibrate)
+        status = calibrate(p);
+    if (status == CF_OK)
+        status = cf_training_open_data(&p->training);
+    if (status == CF_OK)
+        status = cf_planning_costs(&p->training);
+    if (status == CF_OK)
+        status = cf_planning_open(&p->training, options->ranks, &p->planning);
+    if (status == CF_OK)
+        status = cf_planning_search(&p->planning, range, options->memory_bytes);
+    if (status != CF_OK)
+        return status;
+    if (p->planning.best == p->planning.n_points)
+        return cf_planning_refuse(&p->planning, options->memory_bytes);
+    return answer_print(p);
+}
+
+static cf_status check_together(const cf_options *options)
+{
+    if (options->json && options->explain) {
+        cf_log_error("--json and --explain exclude each other: drop one");
+        return CF_INVALID;
+    }
+    if (options->pipeline_stages > 0 &&
+        options->ranks % options->pipeline_stages != 0) {
+        cf_log_error("--ranks %" PRIu32
+                     " are not divisible by --pipeline-stages %" PRIu32,
+                     options->ranks, options->pipeline_stages);
+        return CF_INVALID;
+    }
     return CF_OK;
 }
 
 int cf_command_plan(const cf_options *options, cf_comm *comm)
 {
-    planning p = {.options = options, .trial = *options, .target_share = 1};
-    cf_status status;
+    plan p = {.options = options};
+    cf_status status = check_together(options);
 
-    p.trial.command = CF_COMMAND_TRAIN;
-    p.trial.schedule = CF_SCHEDULE_STATE_AWARE;
-    p.trial.pipeline_stages = 1;
-    p.training.options = &p.trial;
-    p.training.comm = comm;
-    status = cf_run_open(&p.trial, comm, &p.training.run);
+    cf_training_begin(options, comm, &p.training);
+    p.training.resolved.command = CF_COMMAND_TRAIN;
+    p.training.resolved.schedule = CF_SCHEDULE_STATE_AWARE;
+    p.training.resolved.pipeline_stages = 1; /* that are here */
+    if (status == CF_OK)
+        status = cf_run_open(p.training.options, comm, &p.training.run);
     if (status == CF_OK)
         status = answer(&p);
-    cf_run_close(&p.training.run);
-    free(p.points);
-    free(p.len_tok);
+    cf_planning_close(&p.planning);
+    cf_training_end(&p.training);
     return cf_exit_code(status);
 }

@@ -8,35 +8,73 @@ enum {
     N_POLICIES = sizeof(policies) / sizeof(policies[0])
 };
 
-static size_t add(uint32_t size, uint32_t k, cf_planner_point *points)
+/* ---- the points ---- */
+
+typedef struct listing {
+    const cf_planner_range *range;
+    cf_planner_point *points; /* NULL: only count */
+    size_t n;
+} listing;
+
+static void add(listing *l, uint32_t n_stages, uint32_t size, uint32_t k)
 {
-    for (size_t i = 0; i < N_POLICIES; i++)
-        points[i] = (cf_planner_point){.chunk_size_tok = size,
-                                       .retained_chunks_max = k,
-                                       .recompute = policies[i]};
-    return N_POLICIES;
+    const cf_planner_range *range = l->range;
+
+    for (size_t i = 0; i < N_POLICIES; i++) {
+        if (!range->recompute_is_free && policies[i] != range->recompute)
+            continue;
+        if (l->points != NULL)
+            l->points[l->n] = (cf_planner_point){.n_stages = n_stages,
+                                                 .chunk_size_tok = size,
+                                                 .retained_chunks_max = k,
+                                                 .recompute = policies[i]};
+        l->n++;
+    }
 }
 
-static size_t add_size(uint32_t size, uint32_t longest_tok,
-                       cf_planner_point *points)
+static void add_size(listing *l, uint32_t n_stages, uint32_t size,
+                     uint32_t longest_tok)
 {
     const uint32_t most = (longest_tok - 1) / size + 1;
-    size_t n = 0;
 
+    if (l->range->retained_chunks_max > 0) {
+        add(l, n_stages, size, l->range->retained_chunks_max);
+        return;
+    }
     for (uint64_t k = 1; k < most; k *= 2)
-        n += add(size, (uint32_t)k, points + n);
-    return n + add(size, most, points + n);
+        add(l, n_stages, size, (uint32_t)k);
+    add(l, n_stages, size, most);
 }
 
-size_t cf_planner_list(uint32_t longest_tok, cf_planner_point *points)
+static void add_stages(listing *l, uint32_t n_stages)
 {
-    const uint32_t longest = longest_tok > 0 ? longest_tok : 1;
-    size_t n = 0;
+    const cf_planner_range *range = l->range;
+    const uint32_t longest = range->longest_tok > 0 ? range->longest_tok : 1;
 
+    if (range->chunk_size_tok > 0) {
+        add_size(l, n_stages, range->chunk_size_tok, longest);
+        return;
+    }
     for (uint64_t size = CF_PLANNER_SIZE_MIN; size < longest; size *= 2)
-        n += add_size((uint32_t)size, longest, points + n);
-    return n + add_size(longest, longest, points + n);
+        add_size(l, n_stages, (uint32_t)size, longest);
+    add_size(l, n_stages, longest, longest);
 }
+
+size_t cf_planner_list(const cf_planner_range *range, cf_planner_point *points)
+{
+    listing l = {.range = range, .points = points};
+
+    if (range->n_stages > 0) {
+        add_stages(&l, range->n_stages);
+        return l.n;
+    }
+    for (uint32_t p = 1; p <= range->n_ranks && p <= range->n_layers; p++)
+        if (range->n_ranks % p == 0)
+            add_stages(&l, p);
+    return l.n;
+}
+
+/* ---- the choice ---- */
 
 bool cf_planner_is_better(const cf_planner_point *a, const cf_planner_point *b)
 {
@@ -56,6 +94,10 @@ cf_status cf_planner_search(cf_planner_point *points, size_t n, uint64_t budget,
         if (status != CF_OK)
             return status;
         points[i].fits = points[i].bytes <= budget;
+    }
+    for (size_t i = 0; i < n; i++) {
+        cf_status status;
+
         if (!points[i].fits)
             continue;
         status = oracle->time(oracle->context, &points[i]);

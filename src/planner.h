@@ -1,4 +1,4 @@
-/* planner.h - the search for ChunkSize, K and recompute policy.
+/* planner.h - the search for ChunkSize, K, recompute policy and stages.
  *
  * Yuan et al. 2025 find (ChunkSize, K) by a grid of runs; here every point of the
  * grid is sized and timed on paper.
@@ -18,18 +18,30 @@
 #include "src/options.h"
 
 enum {
-    CF_PLANNER_SIZE_MIN = 256,
-    /* 24 sizes, of each 32 powers of two and the most chunks, 3 policies. */
-    CF_PLANNER_POINTS_MAX = 24 * 33 * 3
+    CF_PLANNER_SIZE_MIN = 256
 };
 
+/* What may be chosen: 0 is free. */
+typedef struct cf_planner_range {
+    uint32_t longest_tok; /* of all sequences */
+    uint32_t chunk_size_tok;
+    uint32_t retained_chunks_max;
+    bool recompute_is_free;
+    cf_recompute recompute;
+    uint32_t n_ranks;
+    uint32_t n_stages;
+    uint32_t n_layers; /* a stage has one at least */
+} cf_planner_range;
+
 typedef struct cf_planner_point {
+    uint32_t n_stages; /* of n_ranks / n_stages replicas */
     uint32_t chunk_size_tok;
     uint32_t retained_chunks_max;
     cf_recompute recompute;
-    size_t bytes;
+    size_t bytes; /* of the rank that needs most */
     bool fits;
-    double time; /* of those that fit, as the next */
+    double time;      /* of those that fit, as the next two */
+    double compute_s; /* of that, what the ops take */
     double bubble_ratio;
 } cf_planner_point;
 
@@ -40,13 +52,14 @@ typedef struct cf_planner_oracle {
     void *context;
 } cf_planner_oracle;
 
-/* ChunkSizes are the powers of two from 256 up to the longest sequence, and
- * that; Ks the powers of two up to its number of chunks, and that.  points has
- * room for CF_PLANNER_POINTS_MAX.  Returns how many. */
-size_t cf_planner_list(uint32_t longest_tok, cf_planner_point *points);
+/* Stages are the divisors of the ranks, with a layer each.  ChunkSizes are the
+ * powers of two from 256 up to the longest sequence, and that; Ks the powers of two
+ * up to its number of chunks, and that.  Points of a number of stages are together.
+ * points may be NULL, to count.  Returns how many. */
+size_t cf_planner_list(const cf_planner_range *range, cf_planner_point *points);
 
-/* Size all points, time those that fit.  *best_p: the choice; n when none fits.
- * Errors: those of the oracle. */
+/* Size all points, then time those that fit.  *best_p: the choice; n when none
+ * fits.  Errors: those of the oracle. */
 CF_MUST_USE cf_status cf_planner_search(cf_planner_point *points, size_t n,
                                         uint64_t budget,
                                         const cf_planner_oracle *oracle,

@@ -76,7 +76,16 @@ static cf_status part_take(cf_run *run)
     if (status == CF_OK)
         cf_model_take_shard(&run->model, run->grid.replica,
                             run->grid.n_replicas);
+    run->own_grid = run->grid;
+    run->own_stage = stage;
     return status;
+}
+
+void cf_run_retake_part(cf_run *run)
+{
+    run->grid = run->own_grid;
+    cf_model_take_stage(&run->model, &run->own_stage);
+    cf_model_take_shard(&run->model, run->grid.replica, run->grid.n_replicas);
 }
 
 cf_status cf_run_open(const cf_options *options, cf_comm *comm, cf_run *run)
@@ -147,15 +156,30 @@ const char *cf_run_describe(const cf_run *run, char *buf, size_t size)
 
 /* ---- memory ---- */
 
+static uint32_t ranks_here(const cf_run *run)
+{
+    return run->comm != NULL ? cf_comm_node_size(run->comm) : 1;
+}
+
+size_t cf_run_budget(const cf_run *run)
+{
+    if (run->options->memory_bytes > 0)
+        return (size_t)run->options->memory_bytes;
+    return cf_machine_memory_bytes() / ranks_here(run);
+}
+
+const char *cf_run_budget_str(const cf_run *run)
+{
+    if (run->options->memory_bytes > 0)
+        return "--memory allows";
+    return ranks_here(run) > 1 ? "this machine has for each of its ranks"
+                               : "this machine has";
+}
+
 cf_status cf_run_size(const cf_run *run, cf_run_carver carve, void *command,
                       const cf_step_plan_need *need, cf_arena *sizes)
 {
-    const cf_options *options = run->options;
-    const uint32_t n_here =
-        run->comm != NULL ? cf_comm_node_size(run->comm) : 1;
-    const size_t budget = options->memory_bytes > 0
-                              ? (size_t)options->memory_bytes
-                              : cf_machine_memory_bytes() / n_here;
+    const size_t budget = cf_run_budget(run);
     char have[32], want[32], retain[64] = "";
 
     cf_arena_open_dry(sizes);
@@ -170,10 +194,7 @@ cf_status cf_run_size(const cf_run *run, cf_run_carver carve, void *command,
         "tokens; try a smaller --chunk-size (now %u)%s, or --max-length",
         sizes->overflow ? "more than can be counted"
                         : cf_bytes_format(sizes->used, want, sizeof(want)),
-        options->memory_bytes > 0 ? "--memory allows"
-        : n_here > 1              ? "this machine has for each of its ranks"
-                                  : "this machine has",
-        cf_bytes_format(budget, have, sizeof(have)),
+        cf_run_budget_str(run), cf_bytes_format(budget, have, sizeof(have)),
         (unsigned)need->longest_tok, (unsigned)need->chunk_size_tok, retain);
     return CF_NO_MEMORY;
 }

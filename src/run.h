@@ -15,6 +15,8 @@ typedef struct cf_run {
     const cf_options *options; /* borrowed */
     cf_comm *comm;             /* borrowed; NULL: a command of one rank */
     cf_grid grid;
+    cf_grid own_grid; /* grid, but for a look at other stages */
+    cf_stage own_stage;
     cf_kernels kernels;
     cf_model model;
     cf_dataset *dataset;
@@ -27,6 +29,10 @@ CF_MUST_USE cf_status cf_run_open(const cf_options *options, cf_comm *comm,
                                   cf_run *run);
 void cf_run_close(cf_run *run); /* after a failed open too */
 
+/* After a look at other stages: the grid and the part of the model that this rank
+ * has. */
+void cf_run_retake_part(cf_run *run);
+
 /* The layers of all stages, as in "0-7, 8-15".  Returns buf. */
 const char *cf_run_stages_format(const cf_run *run, char *buf, size_t size);
 
@@ -36,6 +42,12 @@ const char *cf_run_describe(const cf_run *run, char *buf, size_t size);
 
 /* Carves everything of a command out of an arena: once dry, once for real. */
 typedef void (*cf_run_carver)(void *command, cf_arena *arena);
+
+/* The bytes that this rank may take. */
+size_t cf_run_budget(const cf_run *run);
+
+/* Whose they are, for a message: "--memory allows". */
+const char *cf_run_budget_str(const cf_run *run);
 
 /* Size a command's memory with a dry carve and hold it against the budget.
  * Errors, logged: CF_NO_MEMORY, with what would help. */

@@ -38,6 +38,7 @@ static cf_status state_find(cf_saver *saver)
     saver->start.ledger = found.ledger;
     saver->start.model_hash = found.model_hash;
     saver->start.data_hash = found.data_hash;
+    saver->start.chunk_size_tok = found.chunk_size_tok;
     return status;
 }
 

@@ -19,6 +19,7 @@
 #include "src/machine.h"
 #include "src/model_export.h"
 #include "src/output.h"
+#include "src/planning.h"
 #include "src/signals.h"
 #include "src/tfevents.h"
 #include "src/training.h"
@@ -312,9 +313,8 @@ static cf_status prepare(cf_training *t)
     cf_status status = cf_training_is_root(t) ? output_check(t) : CF_OK;
 
     status = cf_comm_agree(t->comm, status);
-    /* One stage alone may not fit; all must know before they go on. */
     if (status == CF_OK)
-        status = cf_comm_agree(t->comm, cf_training_size_up(t));
+        status = cf_comm_agree(t->comm, cf_training_open_data(t));
     if (status == CF_OK)
         status = cf_comm_agree_text(
             t->comm, "--eval-data",
@@ -322,6 +322,13 @@ static cf_status prepare(cf_training *t)
     if (status == CF_OK)
         status =
             cf_saver_find(t->options, t->batches.n_steps, t->comm, &t->saver);
+    if (status == CF_OK)
+        status = cf_planning_costs(t);
+    if (status == CF_OK)
+        status = cf_training_choose(t);
+    /* One stage alone may not fit; all must know before they go on. */
+    if (status == CF_OK)
+        status = cf_comm_agree(t->comm, cf_training_size_up(t));
     if (status == CF_OK)
         status = cf_training_open_forecast(t);
     status = cf_comm_agree(t->comm, status);
@@ -361,20 +368,18 @@ static cf_status train(cf_training *t)
 
 int cf_command_train(const cf_options *options, cf_comm *comm)
 {
-    cf_training t = {.options = options, .comm = comm};
+    cf_training t;
     cf_status status;
 
+    cf_training_begin(options, comm, &t);
     cf_comm_set_stall_timeout(comm, options->stall_timeout_s);
-    status = cf_comm_agree(comm, cf_run_open(options, comm, &t.run));
+    status = cf_comm_agree(comm, cf_run_open(t.options, comm, &t.run));
     if (options->verbose)
         cf_op_times_install(&t.times, &t.run.kernels);
     if (status == CF_OK) {
         status = train(&t);
         cf_comm_leave_alone(comm, cf_exit_code(status));
-        cf_saver_close(&t.saver);
-        cf_validation_close(&t.validation);
-        cf_batches_close(&t.batches);
     }
-    cf_run_close(&t.run);
+    cf_training_end(&t);
     return cf_exit_code(status);
 }

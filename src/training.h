@@ -2,6 +2,7 @@
  * events, and its helpers share.
  *
  * training_size.c   what the run needs: bounds, memory, time
+ * training_choice.c what the planner decides where an option is auto
  * training_print.c  what a person is told before the first step
  * training_facts.c  what is written of it for the eye: run.json and pictures
  * training_steps.c  the steps, with what stands between two of them
@@ -11,6 +12,7 @@
 
 #include <stdbool.h>
 
+#include "src/costs.h"
 #include "src/forecast.h"
 #include "src/pictures.h"
 #include "src/run.h"
@@ -27,10 +29,15 @@ typedef struct cf_step_end {
 } cf_step_end;
 
 typedef struct cf_training {
-    const cf_options *options;
+    const cf_options *options; /* those below */
+    cf_options resolved;       /* with what was chosen; borrows its strings */
     cf_comm *comm;
     cf_run run;
     cf_batches batches;
+    cf_longest longest; /* of its sequences */
+    cf_costs costs;
+    char choice[512]; /* what the planner chose, and why; "" nothing */
+    char basis[96];   /* of the forecast */
     cf_step_plan_need need;
     cf_step_plan plan;
     cf_engine engine;
@@ -74,7 +81,20 @@ static inline bool cf_training_is_root(const cf_training *t)
 
 /* ---- training_size.c ---- */
 
-/* Bound every step, and size the memory.  Errors, logged. */
+/* Options of this run, and its ranks; everything else is 0. */
+void cf_training_begin(const cf_options *options, cf_comm *comm,
+                       cf_training *t);
+/* After a failure too. */
+void cf_training_end(cf_training *t);
+
+/* Batches, and the data to evaluate on.  Errors, logged. */
+CF_MUST_USE cf_status cf_training_open_data(cf_training *t);
+
+/* Bound every step on the rank that t->run.grid says, under the options as they
+ * are.  Errors, logged. */
+CF_MUST_USE cf_status cf_training_bound(cf_training *t);
+
+/* The same, and hold the memory against the budget.  Errors, logged. */
 CF_MUST_USE cf_status cf_training_size_up(cf_training *t);
 
 /* What is left of the run will take, told from the lengths of its sequences.
@@ -88,6 +108,21 @@ CF_MUST_USE cf_status cf_training_share_predicted(cf_training *t);
 /* Place everything; the engine alone, after an evaluation had its memory. */
 void cf_training_carve(void *training, cf_arena *arena);
 void cf_training_carve_engine(void *training, cf_arena *arena);
+
+/* ---- training_choice.c ---- */
+
+/* Put numbers where the options say auto, equal on all ranks: the ChunkSize of the
+ * state to go on from, or what the planner says.  All ranks call it.  Errors,
+ * logged. */
+CF_MUST_USE cf_status cf_training_choose(cf_training *t);
+
+/* Log what this rank's memory is too little for, and what would help; after a
+ * carve that did not fit.  Returns CF_NO_MEMORY. */
+CF_MUST_USE cf_status cf_training_refuse(cf_training *t, size_t budget);
+
+/* Tell the forecast how long a step takes by measured costs, where there are
+ * some.  Errors, logged. */
+CF_MUST_USE cf_status cf_training_use_costs(cf_training *t);
 
 /* ---- training_print.c ---- */
 

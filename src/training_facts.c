@@ -50,15 +50,16 @@ static json_t *plan_json(const cf_training *t)
     const cf_grid *grid = &t->run.grid;
     char layers[512];
 
-    return json_pack(
-        "{s:s, s:i, s:i, s:i, s:s, s:i, s:i, s:i, s:I}", "schedule",
-        cf_schedule_kind_str(t->options->schedule), "ranks",
-        (int)cf_comm_size(t->comm), "replicas", (int)grid->n_replicas, "stages",
-        (int)grid->n_stages, "layers",
-        cf_run_stages_format(&t->run, layers, sizeof(layers)), "chunk_size",
-        (int)t->need.chunk_size_tok, "retain_chunks",
-        (int)t->need.params.retained_chunks_max, "longest_sequence",
-        (int)t->need.longest_tok, "steps", (json_int_t)t->batches.n_steps);
+    return json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:i, s:s, s:i, s:I}",
+                     "schedule", cf_schedule_kind_str(t->options->schedule),
+                     "ranks", (int)cf_comm_size(t->comm), "replicas",
+                     (int)grid->n_replicas, "stages", (int)grid->n_stages,
+                     "layers",
+                     cf_run_stages_format(&t->run, layers, sizeof(layers)),
+                     "chunk_size", (int)t->need.chunk_size_tok, "retain_chunks",
+                     (int)t->need.params.retained_chunks_max, "choice",
+                     t->choice, "longest_sequence", (int)t->need.longest_tok,
+                     "steps", (json_int_t)t->batches.n_steps);
 }
 
 /* A path need not be UTF-8, JSON has to be. */

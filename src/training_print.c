@@ -127,9 +127,11 @@ void cf_training_introduce(const cf_training *t)
                 (unsigned)t->need.longest_tok);
     if (cf_comm_size(t->comm) > 1)
         grid_print(t);
+    if (t->choice[0] != '\0')
+        cf_log_info("chosen %s", t->choice);
     cf_validation_introduce(&t->validation);
     cf_arena_print(&t->sizes, stderr);
-    cf_training_print_forecast(t, "from the speed of one GEMM");
+    cf_training_print_forecast(t, t->basis);
 }
 
 /* ---- after the last step ---- */

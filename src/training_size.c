@@ -3,9 +3,27 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "src/log.h"
 #include "src/placement.h"
+
+void cf_training_begin(const cf_options *options, cf_comm *comm, cf_training *t)
+{
+    memset(t, 0, sizeof(*t));
+    t->resolved = *options;
+    t->options = &t->resolved;
+    t->comm = comm;
+}
+
+void cf_training_end(cf_training *t)
+{
+    cf_saver_close(&t->saver);
+    cf_validation_close(&t->validation);
+    cf_longest_close(&t->longest);
+    cf_batches_close(&t->batches);
+    cf_run_close(&t->run);
+}
 
 static cf_status warmup_check(const cf_training *t)
 {
@@ -100,8 +118,10 @@ void cf_training_carve(void *context, cf_arena *arena)
     cf_step_plan_carve(&t->plan, &t->need, arena);
     placing_carve(t, arena);
     cf_step_shares_carve(&t->shares, t->comm, &t->run.grid, arena);
-    t->ends = cf_arena_take(arena, CF_LIFETIME_RUN, "bookkeeping",
-                            cf_comm_size(t->comm), sizeof(*t->ends));
+    t->ends =
+        cf_arena_take(arena, CF_LIFETIME_RUN, "bookkeeping",
+                      (size_t)t->run.grid.n_stages * t->run.grid.n_replicas,
+                      sizeof(*t->ends));
     cf_reduction_carve(&t->reduction, t->comm, &t->run.grid, &t->run.model,
                        arena);
     engine_from = arena->used;
@@ -109,17 +129,18 @@ void cf_training_carve(void *context, cf_arena *arena)
     cf_validation_carve(&t->validation, engine_from, arena);
 }
 
-/* The longest sequence is what a message about memory names. */
 static cf_status memory_size(cf_training *t)
 {
-    cf_step_plan_need need = t->need;
+    const size_t budget = cf_run_budget(&t->run);
 
-    if (t->validation.evaluation.need.longest_tok > need.longest_tok)
-        need.longest_tok = t->validation.evaluation.need.longest_tok;
-    return cf_run_size(&t->run, cf_training_carve, t, &need, &t->sizes);
+    cf_arena_open_dry(&t->sizes);
+    cf_training_carve(t, &t->sizes);
+    if (!t->sizes.overflow && t->sizes.used <= budget)
+        return CF_OK;
+    return cf_training_refuse(t, budget);
 }
 
-static cf_status bounds_set(cf_training *t)
+cf_status cf_training_bound(cf_training *t)
 {
     const cf_step_plan_params params = {
         .n_batch = t->batches.global_batch,
@@ -129,29 +150,34 @@ static cf_status bounds_set(cf_training *t)
                      .kind = t->options->schedule},
         .stage = t->run.grid.stage,
     };
-    cf_status status =
-        cf_step_plan_bound(t->run.dataset, t->batches.drawable,
-                           t->batches.n_drawable, &params, &t->need);
+    cf_status status = cf_step_plan_bound_of(&t->longest, &params, &t->need);
 
-    if (status != CF_OK)
-        return status;
-    return cf_placement_bound(t->need.n_batch, t->run.grid.n_replicas,
-                              &t->placing.scratch_bytes);
+    if (status == CF_OK)
+        status = cf_placement_bound(t->need.n_batch, t->run.grid.n_replicas,
+                                    &t->placing.scratch_bytes);
+    return status == CF_OK ? cf_validation_bound(&t->validation) : status;
 }
 
-cf_status cf_training_size_up(cf_training *t)
+cf_status cf_training_open_data(cf_training *t)
 {
     cf_status status = cf_batches_open(t->run.dataset, t->options, &t->batches);
 
     if (status == CF_OK)
         status = warmup_check(t);
     if (status == CF_OK)
-        status = bounds_set(t);
+        status = cf_longest_open(t->run.dataset, t->batches.drawable,
+                                 t->batches.n_drawable, t->batches.global_batch,
+                                 &t->longest);
     if (status == CF_OK)
         status = cf_validation_open(t->options, &t->run, &t->validation);
-    if (status == CF_OK)
-        status = memory_size(t);
     return status;
+}
+
+cf_status cf_training_size_up(cf_training *t)
+{
+    cf_status status = cf_training_bound(t);
+
+    return status == CF_OK ? memory_size(t) : status;
 }
 
 /* What is left of the run will take, told from the lengths of its sequences. */
@@ -167,6 +193,8 @@ cf_status cf_training_open_forecast(cf_training *t)
     }
     status = cf_forecast_open(&t->run.model, &t->need, t->options->recompute,
                               cf_comm_size(t->comm), &t->forecast);
+    if (status == CF_OK)
+        status = cf_training_use_costs(t);
     if (status == CF_OK) {
         cf_forecast_add_steps(&t->forecast, &t->batches, first_step,
                               t->batches.n_steps, batch);

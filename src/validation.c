@@ -34,7 +34,6 @@ cf_status cf_validation_open(const cf_options *options, cf_run *run,
     cf_evaluation_params params = {
         .option = "--eval-data",
         .max_length_tok = options->max_length_tok,
-        .chunk_size_tok = options->chunk_size_tok,
         .comm = run->comm,
         .grid = run->grid,
     };
@@ -49,6 +48,14 @@ cf_status cf_validation_open(const cf_options *options, cf_run *run,
         return status;
     params.dataset = validation->dataset;
     return cf_evaluation_open(&params, &validation->evaluation);
+}
+
+cf_status cf_validation_bound(cf_validation *validation)
+{
+    if (validation->dataset == NULL)
+        return CF_OK;
+    return cf_evaluation_bound(&validation->evaluation,
+                               validation->options->chunk_size_tok);
 }
 
 void cf_validation_close(cf_validation *validation)

@@ -31,11 +31,15 @@ typedef struct cf_validation {
     size_t chunks_done;
 } cf_validation;
 
-/* Open --eval-data, if there is any, and bound a pass.  Errors, logged, as of
- * cf_dataset_open and cf_evaluation_open; CF_INVALID for options that need
- * --eval-data and stand alone. */
+/* Open --eval-data, if there is any.  Errors, logged, as of cf_dataset_open and
+ * cf_evaluation_open; CF_INVALID for options that need --eval-data and stand
+ * alone. */
 CF_MUST_USE cf_status cf_validation_open(const cf_options *options, cf_run *run,
                                          cf_validation *validation);
+
+/* Bound a pass for the ChunkSize that the options have by now; before carving.
+ * Errors, logged: as of cf_evaluation_bound. */
+CF_MUST_USE cf_status cf_validation_bound(cf_validation *validation);
 void cf_validation_close(cf_validation *validation);
 
 /* What is evaluated, as text that ranks compare; "" without --eval-data. */

@@ -97,9 +97,11 @@ static const char *const names_of_simulate =
     "cost-file svg trace config help version ";
 
 static const char *const names_of_plan =
-    "model data data-weights compute backend threads memory global-batch "
+    "model data data-weights chunk-size retain-chunks ranks pipeline-stages "
+    "compute backend threads memory global-batch "
     "tokens-per-batch steps epochs max-length seed no-shuffle freeze "
-    "lora-rank lora-alpha lora-targets init-adapter json config help version ";
+    "lora-rank lora-alpha lora-targets init-adapter calibrate explain json "
+    "config help version ";
 
 static const char *const names_of_report = "output help version ";
 
@@ -253,6 +255,24 @@ START_TEST(a_value_may_stand_behind_a_space_or_an_equals_sign)
 }
 END_TEST
 
+START_TEST(auto_is_0_where_a_command_takes_it)
+{
+    cf_options o = options_of("plan --model m --data d --memory 1");
+
+    ck_assert_uint_eq(o.chunk_size_tok, 0);
+    ck_assert_uint_eq(o.retained_chunks_max, 0);
+    ck_assert_uint_eq(o.pipeline_stages, 0);
+    ck_assert_uint_eq(o.ranks, 1);
+    cf_options_close(&o);
+    o = options_of("train --model m --data d --output o --chunk-size auto "
+                   "--retain-chunks=auto");
+    ck_assert_uint_eq(o.chunk_size_tok, 0);
+    ck_assert_uint_eq(o.retained_chunks_max, 0);
+    ck_assert_uint_eq(o.pipeline_stages, 1);
+    cf_options_close(&o);
+}
+END_TEST
+
 #define TRAIN "train --model m --data d --output o "
 
 static const struct {
@@ -267,8 +287,16 @@ static const struct {
     {"simulate --pipeline-stages 0",
      "--pipeline-stages: \"0\" is not a whole number"},
     {"plan --model m --data d", "plan needs --memory SIZE"},
-    {"plan --model m --data d --memory 1 --ranks 2",
-     "not there yet in this version"},
+    {"plan --model m --data d --memory 1 --schedule paper",
+     "paper is not there yet in this version"},
+    {"plan --model m --data d --memory 1 --ranks auto",
+     "--ranks: \"auto\" is not a whole number from 1 to 4096"},
+    {"eval --model m --data d --chunk-size auto",
+     "--chunk-size: \"auto\" is not a number of tokens"},
+    {"verify --model m --data d --retain-chunks auto",
+     "--retain-chunks: \"auto\" is not"},
+    {TRAIN "--pipeline-stages auto", "--pipeline-stages: \"auto\" is not"},
+    {TRAIN "--chunk-size automatic", "from 1 to 1073741824, or auto"},
     {"export", "export needs --output DIR"},
     {"train --data d --output o", "train needs --model DIR"},
     {"train --model m --output o", "train needs --data FILE"},
@@ -780,6 +808,7 @@ int main(void)
 
     tcase_add_test(line, defaults_are_those_of_the_interface);
     tcase_add_test(line, a_value_may_stand_behind_a_space_or_an_equals_sign);
+    tcase_add_test(line, auto_is_0_where_a_command_takes_it);
     tcase_add_loop_test(line, a_bad_line_is_refused_with_one_line, 0,
                         sizeof(refusals) / sizeof(refusals[0]));
     suite_add_tcase(suite, line);

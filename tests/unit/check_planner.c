@@ -5,6 +5,19 @@
 
 #include "src/planner.h"
 
+enum {
+    POINTS_MAX = 24 * 33 * 3
+};
+
+/* Everything free, on one rank. */
+static cf_planner_range free_range(uint32_t longest_tok)
+{
+    return (cf_planner_range){.longest_tok = longest_tok,
+                              .recompute_is_free = true,
+                              .n_ranks = 1,
+                              .n_layers = 1};
+}
+
 typedef struct made_up {
     unsigned seed;
     size_t n_over_timed; /* points over the budget that were timed */
@@ -68,12 +81,13 @@ static size_t enumerate(const cf_planner_point *points, size_t n,
 
 START_TEST(the_choice_is_that_of_plain_enumeration)
 {
-    static cf_planner_point points[CF_PLANNER_POINTS_MAX];
+    static cf_planner_point points[POINTS_MAX];
 
     for (unsigned seed = 0; seed < 2000; seed++) {
         made_up m = {.seed = seed, .budget = seed % 12};
         const cf_planner_oracle oracle = {size, time_of, &m};
-        const size_t n = cf_planner_list(1 + seed * 7, points);
+        const cf_planner_range range = free_range(1 + seed * 7);
+        const size_t n = cf_planner_list(&range, points);
         size_t best;
 
         if (seed % 12 == 11)
@@ -88,11 +102,12 @@ END_TEST
 
 START_TEST(a_failure_of_the_oracle_ends_the_search)
 {
-    cf_planner_point points[CF_PLANNER_POINTS_MAX];
+    cf_planner_point points[POINTS_MAX];
     made_up m = {.budget = UINT64_MAX};
     const cf_planner_oracle no_size = {refuse, time_of, &m};
     const cf_planner_oracle no_time = {size, refuse, &m};
-    const size_t n = cf_planner_list(1000, points);
+    const cf_planner_range range = free_range(1000);
+    const size_t n = cf_planner_list(&range, points);
     size_t best;
 
     ck_assert_int_eq(cf_planner_search(points, n, m.budget, &no_size, &best),
@@ -104,14 +119,16 @@ END_TEST
 
 START_TEST(the_list_goes_up_to_the_longest_and_is_without_doubles)
 {
-    static cf_planner_point points[CF_PLANNER_POINTS_MAX];
+    static cf_planner_point points[POINTS_MAX];
     static const uint32_t longest[] = {0,   1,    255,  256,     257,
                                        512, 1500, 4096, 1 << 20, UINT32_MAX};
     const uint32_t len = longest[_i] > 0 ? longest[_i] : 1;
-    const size_t n = cf_planner_list(longest[_i], points);
+    const cf_planner_range range = free_range(longest[_i]);
+    const size_t n = cf_planner_list(&range, points);
 
+    ck_assert_uint_eq(cf_planner_list(&range, NULL), n);
     ck_assert_uint_ge(n, 3);
-    ck_assert_uint_le(n, CF_PLANNER_POINTS_MAX);
+    ck_assert_uint_le(n, POINTS_MAX);
     ck_assert_uint_eq(points[n - 1].chunk_size_tok, len);
     for (size_t i = 0; i < n; i++) {
         ck_assert_uint_le(points[i].chunk_size_tok, len);
@@ -127,6 +144,47 @@ START_TEST(the_list_goes_up_to_the_longest_and_is_without_doubles)
 }
 END_TEST
 
+START_TEST(what_is_given_is_in_every_point)
+{
+    static cf_planner_point points[POINTS_MAX];
+    cf_planner_range range = free_range(3000);
+    size_t n;
+
+    range.chunk_size_tok = 700;
+    n = cf_planner_list(&range, points);
+    ck_assert_uint_eq(n, 4 * 3); /* K 1, 2, 4 and 5 */
+    for (size_t i = 0; i < n; i++)
+        ck_assert_uint_eq(points[i].chunk_size_tok, 700);
+    range.retained_chunks_max = 3;
+    range.recompute_is_free = false;
+    range.recompute = CF_RECOMPUTE_LAYER;
+    n = cf_planner_list(&range, points);
+    ck_assert_uint_eq(n, 1);
+    ck_assert_uint_eq(points[0].retained_chunks_max, 3);
+    ck_assert_int_eq(points[0].recompute, CF_RECOMPUTE_LAYER);
+}
+END_TEST
+
+START_TEST(stages_divide_the_ranks_and_have_a_layer_each)
+{
+    static cf_planner_point points[16];
+    cf_planner_range range = free_range(1);
+    size_t n;
+
+    range.recompute_is_free = false;
+    range.n_ranks = 12;
+    range.n_layers = 5;
+    n = cf_planner_list(&range, points);
+    ck_assert_uint_eq(n, 4);
+    for (size_t i = 0; i < n; i++)
+        ck_assert_uint_eq(points[i].n_stages, i + 1);
+    range.n_stages = 3;
+    n = cf_planner_list(&range, points);
+    ck_assert_uint_eq(n, 1);
+    ck_assert_uint_eq(points[0].n_stages, 3);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("planner");
@@ -138,6 +196,8 @@ int main(void)
     tcase_add_test(tcase, a_failure_of_the_oracle_ends_the_search);
     tcase_add_loop_test(
         tcase, the_list_goes_up_to_the_longest_and_is_without_doubles, 0, 10);
+    tcase_add_test(tcase, what_is_given_is_in_every_point);
+    tcase_add_test(tcase, stages_divide_the_ranks_and_have_a_layer_each);
     suite_add_tcase(suite, tcase);
     srunner_run_all(runner, CK_NORMAL);
     n_failed = srunner_ntests_failed(runner);
