@@ -19,7 +19,7 @@ static cf_status begin(cf_engine *engine, const cf_engine_batch *batch,
     engine->inputs_come_again = kind == CF_SCHEDULE_PAPER;
     cf_kv_state_begin_step(&engine->kv, plan, kind == CF_SCHEDULE_LONG_FIRST);
     cf_pool_begin_step(&engine->acts.pool);
-    cf_pool_begin_step(&engine->inputs.pool);
+    cf_pool_begin_step(&engine->dropped.pool);
     return cf_exchange_begin(&engine->exchange, batch->comm, plan, work);
 }
 
@@ -86,46 +86,39 @@ double cf_engine_loss(const cf_engine *engine, const cf_chunk_plan *plan)
 
 /* ---- forward ---- */
 
-/* The input of a dropped chunk stays here for its recompute. */
-static cf_status input_keep(cf_engine *engine, uint32_t chunk)
+/* A chunk's place among the dropped ones, from its forward to its recompute. */
+static cf_status dropped_place(cf_engine *engine, uint32_t chunk, cf_keep keep,
+                               bool again, uint32_t *place_p)
 {
-    void *stream;
-    cf_status status = cf_stage_inputs_keep(&engine->inputs, chunk, &stream);
-
-    if (status == CF_OK)
-        cf_exchange_copy(&engine->exchange, CF_HOP_ACT_IN, chunk, stream);
-    return status;
+    *place_p = CF_DROPPED_NOWHERE;
+    if (engine->inputs_come_again)
+        return CF_OK;
+    if (again)
+        *place_p = cf_dropped_find(&engine->dropped, chunk);
+    else if (keep == CF_KEEP_NO && cf_engine_has_backward(engine))
+        return cf_dropped_keep(&engine->dropped, chunk, place_p);
+    return CF_OK;
 }
 
-/* The input of a recompute on the spot. */
-static void input_restore(cf_engine *engine, uint32_t chunk, void *x)
+/* Write a chunk's input to x, which the first layer reads; that of a dropped
+ * chunk stays in its place, too. */
+static cf_status input_place(cf_engine *engine, const cf_chunk_plan *plan,
+                             uint32_t chunk, uint32_t dropped, bool again,
+                             void *x)
 {
     const cf_kernels *k = engine->kernels;
-
-    k->copy(k, cf_stage_inputs_find(&engine->inputs, chunk), x,
-            cf_exchange_bytes(&engine->exchange, chunk));
-    cf_stage_inputs_release(&engine->inputs, chunk);
-}
-
-/* Write a chunk's input to x, which the first layer reads. */
-static cf_status input_place(cf_engine *engine, const cf_chunk_plan *plan,
-                             uint32_t chunk, cf_keep keep, bool again, void *x)
-{
-    cf_status status = CF_OK;
+    void *kept = cf_dropped_stream(&engine->dropped, dropped);
 
     if (engine->model->stage.is_first) {
         cf_engine_embed(engine, plan->chunks[chunk].n_tok, x);
         return CF_OK;
     }
     if (again && !engine->inputs_come_again) {
-        input_restore(engine, chunk, x);
+        k->copy(k, kept, x, cf_exchange_bytes(&engine->exchange, chunk));
         return CF_OK;
     }
-    if (keep == CF_KEEP_NO && !engine->inputs_come_again &&
-        cf_engine_has_backward(engine))
-        status = input_keep(engine, chunk);
-    if (status != CF_OK)
-        return status;
+    if (kept != NULL)
+        cf_exchange_copy(&engine->exchange, CF_HOP_ACT_IN, chunk, kept);
     cf_exchange_copy(&engine->exchange, CF_HOP_ACT_IN, chunk, x);
     return cf_exchange_free(&engine->exchange, CF_HOP_ACT_IN);
 }
@@ -135,6 +128,7 @@ static cf_status forward(cf_engine *engine, const cf_chunk_plan *plan,
 {
     const bool again = cf_kv_state_has(&engine->kv, plan, chunk);
     cf_slot *slot = NULL;
+    uint32_t dropped = CF_DROPPED_NOWHERE;
     cf_status status = CF_OK;
 
     if (keep == CF_KEEP_YES)
@@ -144,13 +138,17 @@ static cf_status forward(cf_engine *engine, const cf_chunk_plan *plan,
         return status;
     status = cf_engine_chunk_begin(engine, plan, chunk);
     if (status == CF_OK)
-        status = input_place(engine, plan, chunk, keep, again,
+        status = dropped_place(engine, chunk, keep, again, &dropped);
+    if (status == CF_OK)
+        status = input_place(engine, plan, chunk, dropped, again,
                              cf_engine_input_at(engine, slot));
     if (status != CF_OK)
         return status;
     engine->stream_out = cf_engine_layers_forward(
-        engine, plan, chunk, slot,
+        engine, plan, chunk, slot, dropped,
         keep == CF_KEEP_YES ? CF_STREAM_OUT_WANTED : CF_STREAM_OUT_DROP);
+    if (again)
+        cf_dropped_release(&engine->dropped, dropped);
     return engine->kernels->status(engine->kernels);
 }
 
@@ -328,7 +326,7 @@ static cf_status evaluate(cf_engine *engine, const cf_chunk_plan *plan,
     else
         cf_exchange_copy(exchange, CF_HOP_ACT_IN, chunk, x);
     x_out = cf_engine_layers_forward(engine, plan, chunk, NULL,
-                                     CF_STREAM_OUT_WANTED);
+                                     CF_DROPPED_NOWHERE, CF_STREAM_OUT_WANTED);
     if (stage->is_last)
         status = cf_engine_head_forward(engine, plan, chunk, x_out);
     else

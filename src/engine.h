@@ -18,17 +18,18 @@
 #include "src/activations.h"
 #include "src/chunk_input.h"
 #include "src/dataset.h"
+#include "src/dropped.h"
 #include "src/exchange.h"
 #include "src/kv_state.h"
 #include "src/model.h"
 #include "src/op_times.h"
-#include "src/stage_inputs.h"
 
 /* The most of everything that any step of the run needs (see step_plan.h). */
 typedef struct cf_engine_need {
     cf_kv_need kv;
     uint32_t n_slots;     /* retained chunks; 0 in evaluation */
-    uint32_t n_inputs;    /* retained inputs of dropped chunks */
+    uint32_t n_dropped;   /* chunks between forward and recompute */
+    bool keep_attention;  /* of them too */
     size_t n_plan_pieces; /* of one step */
 } cf_engine_need;
 
@@ -54,7 +55,7 @@ typedef struct cf_engine {
     cf_chunk_input input;
     cf_layer_grads grads;
     cf_adapter_rows adapter_rows;
-    cf_stage_inputs inputs;
+    cf_dropped dropped;
     cf_exchange exchange;
     void *stream_out; /* of the chunk whose forward was the last */
     void *cos, *sin;  /* acc [n_tok, head_dim / 2] of the current chunk */

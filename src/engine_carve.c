@@ -110,6 +110,25 @@ static void head_carve(cf_engine *engine, uint32_t chunk_tok, cf_arena *arena)
     engine->head.dx = cf_arena_take(arena, CF_LIFETIME_OP, what, n, acc);
 }
 
+static void dropped_carve(cf_engine *engine, const cf_engine_need *need,
+                          cf_arena *arena)
+{
+    const cf_kernels *k = engine->kernels;
+    const cf_stage *stage = &engine->model->stage;
+    const cf_attn_shape *shape = &engine->kv.shape;
+    const size_t n_tok = need->kv.chunk_tok, n_rows = n_tok * shape->n_heads;
+    const cf_dropped_size size = {
+        .stream = stage->is_first ? 0 : n_tok * engine->exchange.tok_bytes,
+        .o = need->keep_attention ? n_rows * shape->head_dim * k->act_bytes : 0,
+        .lse = need->keep_attention ? n_rows * k->acc_bytes : 0,
+        .n_layers = stage->end_layer - stage->first_layer,
+    };
+
+    cf_dropped_carve(&engine->dropped,
+                     cf_engine_has_backward(engine) ? need->n_dropped : 0,
+                     &size, arena);
+}
+
 void cf_engine_carve(cf_engine *engine, cf_model *model,
                      const cf_engine_need *need, cf_recompute policy,
                      cf_gradients gradients, cf_arena *arena)
@@ -140,9 +159,7 @@ void cf_engine_carve(cf_engine *engine, cf_model *model,
     if (stage->is_last)
         head_carve(engine, n_tok, arena);
     cf_exchange_carve(&engine->exchange, model, n_tok, gradients, arena);
-    cf_stage_inputs_carve(&engine->inputs,
-                          cf_engine_has_backward(engine) ? need->n_inputs : 0,
-                          n_tok * engine->exchange.tok_bytes, arena);
+    dropped_carve(engine, need, arena);
     engine->cos = cf_arena_take(arena, CF_LIFETIME_OP, "rotary angles",
                                 n_angles, k->acc_bytes);
     engine->sin = cf_arena_take(arena, CF_LIFETIME_OP, "rotary angles",
@@ -155,7 +172,7 @@ void cf_engine_carve(cf_engine *engine, cf_model *model,
     engine->fixed_bytes =
         arena->used - cf_kv_state_bytes(&engine->kv, need->kv.n_pages) -
         engine->acts.slot_bytes * need->n_slots -
-        cf_stage_inputs_bytes(&engine->inputs, engine->inputs.pool.n_blocks);
+        cf_dropped_bytes(&engine->dropped, engine->dropped.pool.n_blocks);
 }
 
 size_t cf_engine_peak_bytes(const cf_engine *engine)
@@ -163,6 +180,5 @@ size_t cf_engine_peak_bytes(const cf_engine *engine)
     return engine->fixed_bytes +
            cf_kv_state_bytes(&engine->kv, engine->kv.pages.n_taken_max) +
            engine->acts.slot_bytes * engine->acts.pool.n_taken_max +
-           cf_stage_inputs_bytes(&engine->inputs,
-                                 engine->inputs.pool.n_taken_max);
+           cf_dropped_bytes(&engine->dropped, engine->dropped.pool.n_taken_max);
 }

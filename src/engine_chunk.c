@@ -56,24 +56,65 @@ cf_layer_call cf_engine_layer_call(cf_engine *engine, const cf_chunk_plan *plan,
     };
 }
 
+/* What attention leaves of a dropped chunk in a layer; NULL where nothing is
+ * kept. */
+typedef struct kept_attention {
+    void *o, *lse;
+} kept_attention;
+
+static kept_attention attention_of(const cf_engine *engine, uint32_t dropped,
+                                   uint32_t layer)
+{
+    const uint32_t held = layer - engine->model->stage.first_layer;
+
+    if (dropped == CF_DROPPED_NOWHERE)
+        return (kept_attention){NULL, NULL};
+    return (kept_attention){cf_dropped_o(&engine->dropped, dropped, held),
+                            cf_dropped_lse(&engine->dropped, dropped, held)};
+}
+
+static void attention_restore(const cf_engine *engine, size_t n_tok,
+                              kept_attention kept, const cf_layer_acts *acts)
+{
+    const cf_kernels *k = engine->kernels;
+    const cf_attn_shape *shape = &engine->kv.shape;
+    const size_t n = n_tok * shape->n_heads;
+
+    k->copy(k, kept.o, acts->o, n * shape->head_dim * k->act_bytes);
+    k->copy(k, kept.lse, acts->lse, n * k->acc_bytes);
+}
+
 /* The layers of a chunk are run in order, from its input on.  Returns the stream
  * out of this one; NULL when it was not computed: a dropped forward of the last
  * stage leaves only K and V behind, and those of the last layer need neither its
- * attention nor its MLP. */
+ * MLP nor, where it is not kept, its attention. */
 static void *layer_forward(cf_engine *engine, const cf_chunk_plan *plan,
                            uint32_t chunk, uint32_t layer, const cf_slot *slot,
-                           cf_stream_out wanted)
+                           uint32_t dropped, cf_stream_out wanted)
 {
     const cf_stage *stage = &engine->model->stage;
+    const kept_attention kept = attention_of(engine, dropped, layer);
     cf_layer_call call =
         cf_engine_layer_call(engine, plan, chunk, layer, CF_GRADIENTS_NO);
     void *x_next;
     cf_layer_acts acts = cf_activations_of(&engine->acts, slot, layer, &x_next);
 
     cf_engine_stay_alive(engine);
+    if (kept.o != NULL && slot != NULL) {
+        attention_restore(engine, call.batch.n_tok, kept, &acts);
+        cf_layer_forward_attended(&call, &acts, x_next);
+        return x_next;
+    }
+    if (kept.o != NULL) {
+        acts.o = kept.o;
+        acts.lse = kept.lse;
+    }
     if (stage->is_last && layer + 1 == stage->end_layer &&
         wanted == CF_STREAM_OUT_DROP) {
-        cf_layer_forward_kv(&call, &acts);
+        if (kept.o != NULL)
+            cf_layer_forward_attention(&call, &acts);
+        else
+            cf_layer_forward_kv(&call, &acts);
         return NULL;
     }
     cf_layer_forward(&call, &acts, x_next);
@@ -82,13 +123,14 @@ static void *layer_forward(cf_engine *engine, const cf_chunk_plan *plan,
 
 void *cf_engine_layers_forward(cf_engine *engine, const cf_chunk_plan *plan,
                                uint32_t chunk, const cf_slot *slot,
-                               cf_stream_out wanted)
+                               uint32_t dropped, cf_stream_out wanted)
 {
     const cf_stage *stage = &engine->model->stage;
     void *x_next = NULL;
 
     for (uint32_t layer = stage->first_layer; layer < stage->end_layer; layer++)
-        x_next = layer_forward(engine, plan, chunk, layer, slot, wanted);
+        x_next =
+            layer_forward(engine, plan, chunk, layer, slot, dropped, wanted);
     return x_next;
 }
 
@@ -229,7 +271,7 @@ static uint32_t first_bad_layer(cf_engine *engine, const cf_chunk_plan *plan,
 
         if (layer < first_kept)
             x_next = layer_forward(engine, plan, chunk, layer, slot,
-                                   CF_STREAM_OUT_WANTED);
+                                   CF_DROPPED_NOWHERE, CF_STREAM_OUT_WANTED);
         else
             (void)cf_activations_of(&engine->acts, slot, layer, &x_next);
         if (has_bad_row(engine, n_tok, x_next))

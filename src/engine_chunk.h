@@ -35,11 +35,13 @@ cf_layer_call cf_engine_layer_call(cf_engine *engine, const cf_chunk_plan *plan,
                                    uint32_t chunk, uint32_t layer,
                                    cf_gradients gradients);
 
-/* All layers, from the input on.  Returns the stream out of the last; NULL when
- * it was not computed. */
+/* All layers, from the input on.  dropped is the place of the chunk in
+ * engine->dropped, or NOWHERE: where attention is kept, a forward without a slot
+ * writes it there, and one with a slot, the recompute, takes it from there.
+ * Returns the stream out of the last layer; NULL when it was not computed. */
 void *cf_engine_layers_forward(cf_engine *engine, const cf_chunk_plan *plan,
                                uint32_t chunk, const cf_slot *slot,
-                               cf_stream_out wanted);
+                               uint32_t dropped, cf_stream_out wanted);
 
 /* The losses of a chunk, on the last stage; a backward leaves the gradient of
  * the stream in grads.dx, where a layer wants it.  Errors, logged:

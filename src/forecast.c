@@ -148,6 +148,7 @@ cf_status cf_forecast_open(const cf_model *model, const cf_step_plan_need *need,
 
     *forecast = cf_forecast_flops(model);
     forecast->linear_again = policy == CF_RECOMPUTE_LAYER;
+    forecast->attention_again = need->engine.keep_attention ? 0 : 1;
     forecast->retained_tok =
         retained < UINT32_MAX ? (uint32_t)retained : UINT32_MAX;
     forecast->update_s =
@@ -168,6 +169,12 @@ static double forward_flop(const cf_forecast *f, double n_tok)
     return n_tok * f->token_flop + pairs(n_tok) * f->pair_flop;
 }
 
+static double recompute_flop(const cf_forecast *f, double n_tok)
+{
+    return n_tok * f->token_flop +
+           pairs(n_tok) * f->pair_flop * f->attention_again;
+}
+
 /* Forward, backward, and the forward again of what was not retained. */
 static double training_flop(const cf_forecast *f, uint32_t len_tok,
                             uint32_t n_targets)
@@ -179,7 +186,8 @@ static double training_flop(const cf_forecast *f, uint32_t len_tok,
         n * f->token_flop * (f->linear_backward + f->linear_again) +
         pairs(n) * f->pair_flop * CF_ATTENTION_BACKWARD;
 
-    return forward_flop(f, n) + forward_flop(f, again) + f->trained * backward +
+    return forward_flop(f, n) + recompute_flop(f, again) +
+           f->trained * backward +
            (1 + f->linear_backward) * f->target_flop * (double)n_targets;
 }
 
@@ -217,8 +225,9 @@ double cf_forecast_op_flop(const cf_forecast *forecast, const cf_chunk *chunk,
     switch (kind) {
     case CF_OP_FORWARD:
     case CF_OP_FORWARD_KEEP:
-    case CF_OP_RECOMPUTE:
         return linear + attention;
+    case CF_OP_RECOMPUTE:
+        return linear + attention * forecast->attention_again;
     case CF_OP_BACKWARD:
         return linear * (LINEAR_BACKWARD + forecast->linear_again) +
                attention * CF_ATTENTION_BACKWARD + head;

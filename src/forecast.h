@@ -30,13 +30,15 @@ typedef struct cf_forecast {
     double
         linear_again; /* linear layers recomputed in a kept chunk, forwards */
     uint32_t retained_tok; /* of a long sequence, not recomputed as a whole */
-    double update_s;       /* the optimizer */
-    double flop_per_s;     /* measured */
-    uint64_t n_steps;      /* to run */
-    double steps_s;        /* of them, as first forecast */
-    double run_s;          /* of all that is to run, as first forecast */
-    double passed_s;       /* of what has run, as first forecast */
-    double measured_s;     /* of what has run, by the clock */
+    double
+        attention_again; /* of what is recomputed: 1, or 0 where it is kept */
+    double update_s;     /* the optimizer */
+    double flop_per_s;   /* measured */
+    uint64_t n_steps;    /* to run */
+    double steps_s;      /* of them, as first forecast */
+    double run_s;        /* of all that is to run, as first forecast */
+    double passed_s;     /* of what has run, as first forecast */
+    double measured_s;   /* of what has run, by the clock */
 } cf_forecast;
 
 /* The flops of a model, without its machine and without a plan. */

@@ -117,17 +117,36 @@ void cf_layer_forward_kv(const cf_layer_call *call, const cf_layer_acts *acts)
     project_qkv(call, acts);
 }
 
+void cf_layer_forward_attention(const cf_layer_call *call,
+                                const cf_layer_acts *acts)
+{
+    cf_layer_forward_kv(call, acts);
+    attention(call, acts);
+}
+
+/* What comes behind attention. */
+static void forward_rest(const cf_layer_call *c, const cf_layer_acts *acts,
+                         void *x_next)
+{
+    project_o(c, acts);
+    mlp_norm(c, acts);
+    project_gate_up(c, acts);
+    swiglu(c, acts);
+    project_down(c, acts, x_next);
+}
+
 void cf_layer_forward(const cf_layer_call *call, const cf_layer_acts *acts,
                       void *x_next)
 {
-    attention_norm(call, acts);
-    project_qkv(call, acts);
-    attention(call, acts);
-    project_o(call, acts);
-    mlp_norm(call, acts);
-    project_gate_up(call, acts);
-    swiglu(call, acts);
-    project_down(call, acts, x_next);
+    cf_layer_forward_attention(call, acts);
+    forward_rest(call, acts, x_next);
+}
+
+void cf_layer_forward_attended(const cf_layer_call *call,
+                               const cf_layer_acts *acts, void *x_next)
+{
+    cf_layer_forward_kv(call, acts);
+    forward_rest(call, acts, x_next);
 }
 
 /* ---- backward ---- */

@@ -50,9 +50,17 @@ typedef struct cf_layer_call {
  * leaves behind. */
 void cf_layer_forward_kv(const cf_layer_call *call, const cf_layer_acts *acts);
 
+/* The same and attention, where that is kept for the recompute. */
+void cf_layer_forward_attention(const cf_layer_call *call,
+                                const cf_layer_acts *acts);
+
 /* All of it; the stream going out into x_next acc [n_tok, hidden]. */
 void cf_layer_forward(const cf_layer_call *call, const cf_layer_acts *acts,
                       void *x_next);
+
+/* All of it but attention: o and lse are there already. */
+void cf_layer_forward_attended(const cf_layer_call *call,
+                               const cf_layer_acts *acts, void *x_next);
 
 /* What of acts must be computed again before a backward. */
 typedef enum cf_layer_missing {

@@ -185,6 +185,22 @@ static cf_status check_required(const cf_options *options)
     return CF_OK;
 }
 
+/* Options that each are good, but not beside the other. */
+static cf_status check_together(const cf_options *options)
+{
+    if (options->resume && options->overwrite)
+        cf_log_error("--resume and --overwrite: the one keeps what the other "
+                     "removes; choose one");
+    else if (options->keep_attention && options->schedule == CF_SCHEDULE_PAPER)
+        cf_log_error(
+            "--keep-attention and --schedule paper: what is kept stays "
+            "where a chunk is recomputed on the spot; choose another "
+            "schedule");
+    else
+        return CF_OK;
+    return CF_INVALID;
+}
+
 /* True when the first word asks for something that was printed. */
 static bool show(const char *word)
 {
@@ -240,11 +256,8 @@ cf_status cf_options_open(int argc, char **argv, cf_options *options_p,
     if (status == CF_OK && outcome == CF_OPTIONS_RUN)
         status = check_required(&options);
     resolve_batch(&options);
-    if (status == CF_OK && options.resume && options.overwrite) {
-        cf_log_error("--resume and --overwrite: the one keeps what the other "
-                     "removes; choose one");
-        status = CF_INVALID;
-    }
+    if (status == CF_OK)
+        status = check_together(&options);
     cf_options_close(&draft.overridden);
     if (status != CF_OK) {
         cf_options_close(&options);

@@ -76,6 +76,7 @@ typedef struct cf_options {
     char *layers_per_stage; /* as "9,9,8,4"; NULL = by cost */
     cf_schedule_kind schedule;
     cf_recompute recompute;
+    bool keep_attention; /* of dropped chunks */
     cf_compute compute;
     cf_backend backend;
     uint32_t threads;      /* 0 = as many as there are cores */

@@ -136,6 +136,8 @@ const cf_option cf_option_table[] = {
     {.name = "recompute", .metavar = "POLICY", .commands = STEP | SIMULATE,
      FIELD(CHOICE, recompute), .choices = recomputes, .initial = "selective",
      .help = "inside one"},
+    {.name = "keep-attention", .commands = TRAIN, FIELD(FLAG, keep_attention),
+     .help = "of dropped chunks: recompute without it"},
     {.name = "compute", .metavar = "TYPE", .commands = ALL | SIMULATE | PLAN, .identity = true,
      FIELD(CHOICE, compute), .choices = computes, .initial = "fp32",
      .help = "of GEMMs and activations"},

@@ -111,7 +111,7 @@ static void retained(const facts *f, term *out)
 static void inputs(const facts *f, term *out)
 {
     const size_t tok = f->config->hidden * f->k->acc_bytes;
-    const size_t n = f->t->need.engine.n_inputs;
+    const size_t n = f->t->need.engine.n_dropped;
 
     out->bytes = n * f->chunk_tok * tok;
     FORMULA(out, "%zu * %zu * %zu", n, f->chunk_tok, tok);

@@ -87,12 +87,11 @@ static uint32_t slots_bound(const bounding *b)
     return b->kept - 1 + b->abreast;
 }
 
-static uint32_t inputs_bound(const bounding *b)
+static uint32_t dropped_bound(const bounding *b)
 {
     uint64_t first = 0, others = 0;
 
-    if (b->load.stage == 0 || b->kept == 0 ||
-        b->load.params.kind == CF_SCHEDULE_PAPER ||
+    if (b->kept == 0 || b->load.params.kind == CF_SCHEDULE_PAPER ||
         b->load.params.kind == CF_SCHEDULE_1F1B)
         return 0;
     if (b->load.params.kind == CF_SCHEDULE_1F1B_RECOMPUTE)
@@ -159,7 +158,7 @@ cf_stage_need cf_stage_need_bound(const cf_stage_load *load)
 
     return (cf_stage_need){
         .n_slots = slots_bound(&b),
-        .n_inputs = inputs_bound(&b),
+        .n_dropped = dropped_bound(&b),
         .n_pages = pages_bound(&b, cf_kv_pages(chunk_tok_of(&b))),
         .n_groups = groups_bound(&b),
         .n_standalone = standalone_bound(&b),
@@ -171,7 +170,7 @@ cf_stage_need cf_stage_need_bound(const cf_stage_load *load)
 static void raise_to(cf_stage_need *most, const cf_stage_need *held)
 {
     most->n_slots = max_u32(most->n_slots, held->n_slots);
-    most->n_inputs = max_u32(most->n_inputs, held->n_inputs);
+    most->n_dropped = max_u32(most->n_dropped, held->n_dropped);
     most->n_pages = max_u32(most->n_pages, held->n_pages);
     most->n_groups = max_u32(most->n_groups, held->n_groups);
     most->n_standalone = max_u32(most->n_standalone, held->n_standalone);
@@ -207,8 +206,7 @@ static void backward(cf_stage_need *held, const cf_chunk_plan *plan,
 cf_stage_need cf_stage_need_of(const cf_chunk_plan *plan,
                                const cf_schedule *schedule, uint32_t stage)
 {
-    const bool keeps_inputs =
-        stage > 0 && schedule->params.kind != CF_SCHEDULE_PAPER;
+    const bool drops = schedule->params.kind != CF_SCHEDULE_PAPER;
     cf_stage_need held = {0}, most = {0};
 
     for (size_t i = schedule->first_op[stage];
@@ -217,7 +215,7 @@ cf_stage_need cf_stage_need_of(const cf_chunk_plan *plan,
 
         switch (op.kind) {
         case CF_OP_FORWARD:
-            held.n_inputs += keeps_inputs;
+            held.n_dropped += drops;
             forward(&held, &plan->chunks[op.chunk]);
             break;
         case CF_OP_FORWARD_KEEP:
@@ -226,7 +224,7 @@ cf_stage_need cf_stage_need_of(const cf_chunk_plan *plan,
             break;
         case CF_OP_RECOMPUTE:
             held.n_slots++;
-            held.n_inputs -= keeps_inputs;
+            held.n_dropped -= drops;
             break;
         case CF_OP_BACKWARD:
             backward(&held, plan, op.chunk);
@@ -242,7 +240,7 @@ cf_stage_need cf_stage_need_of(const cf_chunk_plan *plan,
 int cf_stage_need_fits(const cf_stage_need *need, const cf_stage_need *bound)
 {
     return need->n_slots <= bound->n_slots &&
-           need->n_inputs <= bound->n_inputs &&
+           need->n_dropped <= bound->n_dropped &&
            need->n_pages <= bound->n_pages &&
            need->n_groups <= bound->n_groups &&
            need->n_standalone <= bound->n_standalone;

@@ -2,7 +2,7 @@
  *
  * A bound, told before a run from the longest sequences alone, and the figure of
  * one step, counted along its op list.  A stage holds chunks whose activations
- * are kept, inputs of dropped chunks until their recompute, and the KV state of
+ * are kept, dropped chunks until their recompute (dropped.h), and the KV state of
  * every group from its first forward to its last backward.
  */
 #ifndef CF_STAGE_NEED_H
@@ -13,7 +13,7 @@
 
 typedef struct cf_stage_need {
     uint32_t n_slots;      /* retained chunks */
-    uint32_t n_inputs;     /* retained inputs of dropped chunks */
+    uint32_t n_dropped;    /* chunks between their forward and recompute */
     uint32_t n_pages;      /* of KV state */
     uint32_t n_groups;     /* that have pages */
     uint32_t n_standalone; /* of them, standalone chunks */

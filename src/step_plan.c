@@ -131,7 +131,7 @@ static void engine_bound(const cf_longest *longest, cf_step_plan_need *need)
         batch_tok += longest->len_tok[i];
     need->most = cf_stage_need_bound(&load);
     need->engine.n_slots = need->most.n_slots;
-    need->engine.n_inputs = need->most.n_inputs;
+    need->engine.n_dropped = need->most.n_dropped;
     kv->n_pages = need->most.n_pages;
     kv->n_groups = need->most.n_groups;
     kv->n_standalone = need->most.n_standalone;
@@ -150,6 +150,7 @@ cf_status cf_step_plan_bound_of(const cf_longest *longest,
         .stage = params->stage,
         .chunk_size_tok = params->chunk_size_tok,
         .longest_tok = longest->n > 0 ? longest->len_tok[0] : 0,
+        .engine.keep_attention = params->keep_attention,
     };
     cf_schedule_params schedule = params->schedule;
     cf_status status;
@@ -255,13 +256,13 @@ static cf_status need_check(cf_step_plan *plan, const cf_step_plan_need *need)
     if (cf_stage_need_fits(peak, most))
         return CF_OK;
     cf_log_error(
-        "stage %u has room for %u retained chunks, %u inputs, %u pages "
+        "stage %u has room for %u retained and %u dropped chunks, %u pages "
         "of %u groups, and this step needs %u, %u, %u, %u: please "
         "report it with the lengths of the batch",
         (unsigned)need->stage, (unsigned)most->n_slots,
-        (unsigned)most->n_inputs, (unsigned)most->n_pages,
+        (unsigned)most->n_dropped, (unsigned)most->n_pages,
         (unsigned)most->n_groups, (unsigned)peak->n_slots,
-        (unsigned)peak->n_inputs, (unsigned)peak->n_pages,
+        (unsigned)peak->n_dropped, (unsigned)peak->n_pages,
         (unsigned)peak->n_groups);
     return CF_NO_SPACE;
 }

@@ -52,6 +52,7 @@ typedef struct cf_step_plan_params {
         chunk_size_tok; /* under 1F1B every sequence is one chunk instead */
     cf_schedule_params schedule; /* retained_chunks_max 0: evaluation */
     uint32_t stage;
+    bool keep_attention; /* of dropped chunks */
 } cf_step_plan_params;
 
 /* Of the sequences that a step may get, those that decide what it needs: the

@@ -149,6 +149,7 @@ cf_status cf_training_bound(cf_training *t)
                      .retained_chunks_max = t->options->retained_chunks_max,
                      .kind = t->options->schedule},
         .stage = t->run.grid.stage,
+        .keep_attention = t->options->keep_attention,
     };
     cf_status status = cf_step_plan_bound_of(&t->longest, &params, &t->need);
 

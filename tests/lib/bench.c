@@ -35,6 +35,7 @@ static void open_all(bench *b, const bench_setting *s, const char *freeze,
 {
     cf_step_plan_params params = {
         .chunk_size_tok = s->chunk_size_tok,
+        .keep_attention = s->keep_attention,
         .schedule = {.n_stages = 1,
                      .retained_chunks_max = s->retained_chunks_max}};
 

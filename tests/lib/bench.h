@@ -17,6 +17,7 @@ typedef struct bench_setting {
     cf_recompute policy;
     uint32_t chunk_size_tok;
     uint32_t retained_chunks_max;
+    bool keep_attention;
 } bench_setting;
 
 typedef struct bench {

@@ -80,7 +80,7 @@ static cf_stage_need expect_within(const batch *b, const cf_schedule *schedule,
     if (cf_stage_need_fits(&need, &bound)) {
         t->n++;
         t->slots += need.n_slots == bound.n_slots;
-        t->inputs += need.n_inputs == bound.n_inputs;
+        t->inputs += need.n_dropped == bound.n_dropped;
         t->pages += need.n_pages == bound.n_pages;
         return bound;
     }
@@ -89,8 +89,8 @@ static cf_stage_need expect_within(const batch *b, const cf_schedule *schedule,
                  "%u %u\n%s",
                  cf_schedule_kind_str(schedule->params.kind),
                  schedule->params.retained_chunks_max, stage, need.n_slots,
-                 need.n_inputs, need.n_pages, need.n_groups, need.n_standalone,
-                 bound.n_slots, bound.n_inputs, bound.n_pages, bound.n_groups,
+                 need.n_dropped, need.n_pages, need.n_groups, need.n_standalone,
+                 bound.n_slots, bound.n_dropped, bound.n_pages, bound.n_groups,
                  bound.n_standalone, text);
 }
 
@@ -176,7 +176,7 @@ static void expect_as_simulated(const batch *b, const cf_schedule *schedule)
         const cf_stage_need need = cf_stage_need_of(&b->plan, schedule, s);
 
         if (need.n_slots != peaks[s].kept_chunks ||
-            (need.n_inputs > 0) != (peaks[s].input_tok > 0))
+            (s > 0 && (need.n_dropped > 0) != (peaks[s].input_tok > 0)))
             ck_abort_msg("the simulator holds something else\n%s",
                          text(schedule));
     }

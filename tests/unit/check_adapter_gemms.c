@@ -28,8 +28,13 @@ enum {
 
 static bench_setting setting_of(int index, cf_compute compute)
 {
-    return (bench_setting){cases[index].fixture,   NULL, compute,
-                           CF_RECOMPUTE_SELECTIVE, 16,   2};
+    return (bench_setting){cases[index].fixture,
+                           NULL,
+                           compute,
+                           CF_RECOMPUTE_SELECTIVE,
+                           16,
+                           2,
+                           false};
 }
 
 static void open_case(bench *b, int index, const bench_setting *s)

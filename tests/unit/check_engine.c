@@ -13,12 +13,15 @@
 /* ---- tests ---- */
 
 static const bench_setting settings[] = {
-    {"llama-mha", NULL, CF_COMPUTE_FP32, CF_RECOMPUTE_SELECTIVE, 16, 1},
-    {"llama-bias", NULL, CF_COMPUTE_FP64, CF_RECOMPUTE_NONE, 7, 3},
-    {"qwen2-tied", NULL, CF_COMPUTE_FP32, CF_RECOMPUTE_LAYER, 16, 2},
-    {"qwen3-untied", NULL, CF_COMPUTE_FP64, CF_RECOMPUTE_SELECTIVE, 16, 99},
-    {"qwen2-tied", NULL, CF_COMPUTE_BF16, CF_RECOMPUTE_SELECTIVE, 16, 2},
-    {"qwen3-untied", NULL, CF_COMPUTE_BF16, CF_RECOMPUTE_LAYER, 16, 1},
+    {"llama-mha", NULL, CF_COMPUTE_FP32, CF_RECOMPUTE_SELECTIVE, 16, 1, false},
+    {"llama-bias", NULL, CF_COMPUTE_FP64, CF_RECOMPUTE_NONE, 7, 3, false},
+    {"qwen2-tied", NULL, CF_COMPUTE_FP32, CF_RECOMPUTE_LAYER, 16, 2, false},
+    {"qwen3-untied", NULL, CF_COMPUTE_FP64, CF_RECOMPUTE_SELECTIVE, 16, 99,
+     false},
+    {"qwen2-tied", NULL, CF_COMPUTE_BF16, CF_RECOMPUTE_SELECTIVE, 16, 2, false},
+    {"qwen3-untied", NULL, CF_COMPUTE_BF16, CF_RECOMPUTE_LAYER, 16, 1, false},
+    {"qwen2-tied", NULL, CF_COMPUTE_FP32, CF_RECOMPUTE_LAYER, 16, 1, true},
+    {"qwen3-untied", NULL, CF_COMPUTE_BF16, CF_RECOMPUTE_NONE, 7, 2, true},
 };
 enum {
     N_SETTINGS = sizeof(settings) / sizeof(settings[0])
@@ -87,6 +90,7 @@ START_TEST(pages_and_slots_are_all_given_back)
         ck_assert_int_eq(bench_step(&b, step, &report), CF_OK);
         ck_assert_uint_eq(b.engine.kv.pages.n_taken, 0);
         ck_assert_uint_eq(b.engine.acts.pool.n_taken, 0);
+        ck_assert_uint_eq(b.engine.dropped.pool.n_taken, 0);
     }
     bench_close(&b);
 }
@@ -116,33 +120,79 @@ START_TEST(gradients_have_the_same_bits_for_every_k_and_policy)
     static const char *const fixtures[] = {"llama-bias", "qwen3-untied",
                                            "qwen2-tied"};
     static const uint32_t ks[] = {1, 2, 3, 99};
+    enum {
+        N_POLICIES = CF_RECOMPUTE_LAYER + 1
+    };
     const char *fixture = fixtures[_i / 2];
     const cf_compute compute = _i % 2 ? CF_COMPUTE_BF16 : CF_COMPUTE_FP32;
-    const bench_setting first = {fixture,           NULL, compute,
-                                 CF_RECOMPUTE_NONE, 16,   1};
+    const bench_setting first = {fixture, NULL, compute, CF_RECOMPUTE_NONE,
+                                 16,      1,    false};
     size_t bytes;
     double loss;
     void *expected = first_gradients(&first, &bytes, &loss);
 
-    for (size_t k = 0; k < sizeof(ks) / sizeof(ks[0]); k++)
-        for (int policy = CF_RECOMPUTE_NONE; policy <= CF_RECOMPUTE_LAYER;
-             policy++) {
-            bench_setting s = first;
-            size_t n;
-            double x;
-            void *got;
+    for (size_t i = 0; i < 2 * N_POLICIES * sizeof(ks) / sizeof(ks[0]); i++) {
+        bench_setting s = first;
+        size_t n;
+        double x;
+        void *got;
 
-            s.retained_chunks_max = ks[k];
-            s.policy = (cf_recompute)policy;
-            got = first_gradients(&s, &n, &x);
-            ck_assert_uint_eq(n, bytes);
-            ck_assert_msg(memcmp(&x, &loss, sizeof(x)) == 0 &&
-                              memcmp(got, expected, bytes) == 0,
-                          "%s differs at K = %u, policy %d", fixture,
-                          (unsigned)ks[k], policy);
-            free(got);
-        }
+        s.keep_attention = i % 2;
+        s.policy = (cf_recompute)(i / 2 % N_POLICIES);
+        s.retained_chunks_max = ks[i / 2 / N_POLICIES];
+        got = first_gradients(&s, &n, &x);
+        ck_assert_uint_eq(n, bytes);
+        ck_assert_msg(memcmp(&x, &loss, sizeof(x)) == 0 &&
+                          memcmp(got, expected, bytes) == 0,
+                      "%s differs at K = %u, policy %d%s", fixture,
+                      (unsigned)s.retained_chunks_max, (int)s.policy,
+                      s.keep_attention ? ", attention kept" : "");
+        free(got);
+    }
     free(expected);
+}
+END_TEST
+
+/* ---- attention that is kept ---- */
+
+static cf_kernels kernels_inside;
+static size_t n_attention_forwards;
+
+static void count_attention(const cf_kernels *k, const cf_attn_shape *shape,
+                            const cf_attn_batch *batch, uint32_t key_begin,
+                            uint32_t key_end, const void *q, void *o, void *lse,
+                            void *scratch)
+{
+    n_attention_forwards++;
+    kernels_inside.attention_forward(k, shape, batch, key_begin, key_end, q, o,
+                                     lse, scratch);
+}
+
+START_TEST(attention_that_is_kept_runs_once_a_chunk_and_layer)
+{
+    bench_setting s = {
+        "llama-bias", NULL, CF_COMPUTE_FP32, (cf_recompute)_i, 7, 1, false};
+    size_t n_chunks, n_layers;
+    cf_step_report report;
+    bench b;
+
+    for (int keep = 0; keep < 2; keep++) {
+        s.keep_attention = keep;
+        bench_open(&b, &s);
+        kernels_inside = b.run.kernels;
+        b.run.kernels.attention_forward = count_attention;
+        n_attention_forwards = 0;
+        ck_assert_int_eq(bench_step(&b, 1, &report), CF_OK);
+        n_chunks = b.plan.chunks.n_chunks;
+        n_layers = b.run.model.config.n_layers;
+        ck_assert_uint_gt(report.recomputed_chunks, 0);
+        /* Without it a dropped chunk has none in the last layer. */
+        ck_assert_uint_eq(n_attention_forwards,
+                          keep ? n_chunks * n_layers
+                               : n_chunks * n_layers +
+                                     report.recomputed_chunks * (n_layers - 1));
+        bench_close(&b);
+    }
 }
 END_TEST
 
@@ -184,9 +234,13 @@ START_TEST(a_changed_token_moves_no_other_document)
     static const uint32_t chunk_sizes[] = {4, 6, 9, 64};
     char *folder = temp_folder_open();
     char *path = bench_path(folder, "/documents.jsonl");
-    const bench_setting s = {"llama-gqa-llama3", path,
-                             CF_COMPUTE_FP32,    CF_RECOMPUTE_SELECTIVE,
-                             chunk_sizes[_i],    1};
+    const bench_setting s = {"llama-gqa-llama3",
+                             path,
+                             CF_COMPUTE_FP32,
+                             CF_RECOMPUTE_SELECTIVE,
+                             chunk_sizes[_i],
+                             1,
+                             false};
     double before[3], after[3];
 
     documents_write(path, -1);
@@ -207,8 +261,9 @@ START_TEST(a_document_does_not_notice_its_neighbours)
 {
     char *folder = temp_folder_open();
     char *path = bench_path(folder, "/documents.jsonl");
-    bench_setting s = {"qwen3-untied",         path, CF_COMPUTE_FP64,
-                       CF_RECOMPUTE_SELECTIVE, 64,   1};
+    bench_setting s = {
+        "qwen3-untied", path, CF_COMPUTE_FP64, CF_RECOMPUTE_SELECTIVE, 64, 1,
+        false};
     double packed[3], alone[3];
 
     documents_write(path, -1);
@@ -243,6 +298,8 @@ int main(void)
     tcase_set_timeout(bits, 120);
     tcase_add_loop_test(
         bits, gradients_have_the_same_bits_for_every_k_and_policy, 0, 6);
+    tcase_add_loop_test(
+        bits, attention_that_is_kept_runs_once_a_chunk_and_layer, 0, 3);
     suite_add_tcase(suite, bits);
     tcase_set_timeout(isolation, 120);
     tcase_add_loop_test(isolation, a_changed_token_moves_no_other_document, 0,

@@ -113,9 +113,13 @@ START_TEST(trained_tensors_have_the_gradients_of_an_unfrozen_run)
 {
     for (size_t l = 0; l < N_LISTS; l++)
         for (uint32_t k = 1; k <= 3; k++) {
-            const bench_setting s = {fixtures[_i],     NULL,
-                                     CF_COMPUTE_FP32,  (cf_recompute)(k - 1),
-                                     k == 3 ? 64 : 16, k};
+            const bench_setting s = {fixtures[_i],
+                                     NULL,
+                                     CF_COMPUTE_FP32,
+                                     (cf_recompute)(k - 1),
+                                     k == 3 ? 64 : 16,
+                                     k,
+                                     false};
             cf_step_report frozen, whole;
             pair p;
             double norm;
@@ -176,8 +180,9 @@ static void expect_frozen_exported_as_it_came(const bench *b, const char *list)
 
 START_TEST(frozen_tensors_leave_as_they_came_and_the_others_move)
 {
-    const bench_setting s = {fixtures[_i],           NULL, CF_COMPUTE_FP32,
-                             CF_RECOMPUTE_SELECTIVE, 16,   1};
+    const bench_setting s = {
+        fixtures[_i], NULL, CF_COMPUTE_FP32, CF_RECOMPUTE_SELECTIVE, 16, 1,
+        false};
 
     for (size_t l = 0; l < N_LISTS; l++) {
         cf_step_report report;
@@ -228,8 +233,9 @@ static size_t trained_bytes(const cf_model *model)
 
 START_TEST(frozen_tensors_and_layers_take_no_memory)
 {
-    const bench_setting s = {fixtures[_i],           NULL, CF_COMPUTE_FP32,
-                             CF_RECOMPUTE_SELECTIVE, 16,   2};
+    const bench_setting s = {
+        fixtures[_i], NULL, CF_COMPUTE_FP32, CF_RECOMPUTE_SELECTIVE, 16, 2,
+        false};
 
     for (size_t l = 0; l < N_LISTS; l++) {
         static const char slots[] = "activations of retained chunks";
@@ -270,8 +276,8 @@ END_TEST
 
 START_TEST(peak_is_as_predicted)
 {
-    const bench_setting s = {fixtures[_i],       NULL, CF_COMPUTE_FP32,
-                             CF_RECOMPUTE_LAYER, 16,   2};
+    const bench_setting s = {
+        fixtures[_i], NULL, CF_COMPUTE_FP32, CF_RECOMPUTE_LAYER, 16, 2, false};
 
     for (size_t l = 0; l < N_LISTS; l++) {
         cf_step_report report;
@@ -297,8 +303,9 @@ END_TEST
 
 START_TEST(a_damaged_frozen_layer_is_found)
 {
-    const bench_setting s = {"qwen3-untied",         NULL, CF_COMPUTE_FP32,
-                             CF_RECOMPUTE_SELECTIVE, 16,   1};
+    const bench_setting s = {
+        "qwen3-untied", NULL, CF_COMPUTE_FP32, CF_RECOMPUTE_SELECTIVE, 16, 1,
+        false};
     cf_step_report report;
     cf_status status;
     captured_log log;

@@ -66,7 +66,8 @@ static const char *const names_of_train =
     "model data data-weights output overwrite resume save-every "
     "save-minutes keep "
     "chunk-size retain-chunks pipeline-stages layers-per-stage schedule "
-    "recompute compute backend threads stall-timeout memory global-batch tokens-per-batch "
+    "recompute keep-attention compute backend threads stall-timeout memory "
+    "global-batch tokens-per-batch "
     "steps epochs "
     "max-length seed "
     "no-shuffle learning-rate min-learning-rate lr-schedule warmup-steps "
@@ -342,6 +343,8 @@ static const struct {
     {TRAIN "--retain-chunks 1.5",
      "\"1.5\" is not a whole number from 1 to 1073741824"},
     {TRAIN "--retain-chunks 4K", "\"4K\" is not"},
+    {TRAIN "--keep-attention --schedule paper",
+     "--keep-attention and --schedule paper: what is kept stays"},
     {TRAIN "--steps 0", "\"0\" is not a whole number from 1"},
     {TRAIN "--threads 0", "\"0\" is not a whole number from 1"},
     {TRAIN "--memory 8Gib!", "\"8Gib!\" is not a size, such as 8GiB or 500MB"},
@@ -638,6 +641,8 @@ static cf_options random_options(uint64_t *random, cf_command command)
     /* As reading does it: one of the two is always there. */
     if (options.global_batch == 0 && options.tokens_per_batch == 0)
         options.global_batch = 32;
+    if (options.schedule == CF_SCHEDULE_PAPER) /* they exclude each other */
+        options.keep_attention = false;
     return options;
 }
 

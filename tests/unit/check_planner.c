@@ -198,6 +198,7 @@ int main(void)
         tcase, the_list_goes_up_to_the_longest_and_is_without_doubles, 0, 10);
     tcase_add_test(tcase, what_is_given_is_in_every_point);
     tcase_add_test(tcase, stages_divide_the_ranks_and_have_a_layer_each);
+    tcase_set_timeout(tcase, 120);
     suite_add_tcase(suite, tcase);
     srunner_run_all(runner, CK_NORMAL);
     n_failed = srunner_ntests_failed(runner);

@@ -114,6 +114,7 @@ typedef struct setting {
     const data_set *data;
     cf_schedule_params schedule;
     cf_recompute policy;
+    bool keep_attention;
     const char *freeze;  /* NULL: nothing */
     uint32_t n_replicas; /* of evaluation */
 } setting;
@@ -199,7 +200,8 @@ static void train_open(rank *r, const setting *s, thread_world *world,
                                         .chunk_size_tok =
                                             s->data->chunk_size_tok,
                                         .schedule = s->schedule,
-                                        .stage = index};
+                                        .stage = index,
+                                        .keep_attention = s->keep_attention};
 
     for (uint32_t i = 0; i < n; i++)
         all[i] = i;
@@ -287,11 +289,12 @@ static const char *describe(const setting *s)
     static char text[256];
 
     snprintf(text, sizeof(text),
-             "%s, data %zu, %s, p = %u, K = %u, policy %d, freeze %s",
+             "%s, data %zu, %s, p = %u, K = %u, policy %d%s, freeze %s",
              s->family, (size_t)(s->data - data_sets),
              cf_schedule_kind_str(s->schedule.kind),
              (unsigned)s->schedule.n_stages,
              (unsigned)s->schedule.retained_chunks_max, (int)s->policy,
+             s->keep_attention ? ", attention kept" : "",
              s->freeze != NULL ? s->freeze : "nothing");
     return text;
 }
@@ -323,19 +326,20 @@ static void expect_memory(const rank *r, const setting *s)
 {
     const cf_stage_need *peak = &r->plan.peak;
     const cf_engine *e = &r->engine;
-    const bool has_backward = cf_engine_has_backward(e);
+    const bool leaves =
+        cf_engine_has_backward(e) && (r->need.stage > 0 || s->keep_attention);
 
     ck_assert_msg(
         e->acts.pool.n_taken_max == peak->n_slots &&
             e->kv.pages.n_taken_max == peak->n_pages &&
-            e->inputs.pool.n_taken_max == (has_backward ? peak->n_inputs : 0),
-        "%s: stage %u held %u chunks, %u pages, %u inputs", describe(s),
+            e->dropped.pool.n_taken_max == (leaves ? peak->n_dropped : 0),
+        "%s: stage %u held %u chunks, %u pages, %u dropped", describe(s),
         (unsigned)r->need.stage, e->acts.pool.n_taken_max,
-        e->kv.pages.n_taken_max, e->inputs.pool.n_taken_max);
+        e->kv.pages.n_taken_max, e->dropped.pool.n_taken_max);
     ck_assert_uint_le(cf_engine_peak_bytes(e), r->sizes.used);
     ck_assert_uint_eq(e->acts.pool.n_taken, 0);
     ck_assert_uint_eq(e->kv.pages.n_taken, 0);
-    ck_assert_uint_eq(e->inputs.pool.n_taken, 0);
+    ck_assert_uint_eq(e->dropped.pool.n_taken, 0);
 }
 
 /* As the op list says, but for gradients that nobody below would use. */
@@ -361,17 +365,21 @@ static void expect_sent(const rank *r, const setting *s)
                   (unsigned)r->need.stage);
 }
 
-/* The steps of a setting over all numbers of stages; s has that of one. */
+/* The steps of a setting over all numbers of stages; s has that of one.  What is
+ * compared with is one stage that keeps no attention. */
 static void expect_depth_changes_nothing(setting s)
 {
+    const bool keep_attention = s.keep_attention;
     rank whole, ranks[RANKS_MAX];
     thread_world *alone, *world;
 
     s.schedule.n_stages = 1;
+    s.keep_attention = false;
     alone = step_run(&whole, &s);
     ck_assert_int_eq(whole.status, CF_OK);
     expect_memory(&whole, &s);
-    for (uint32_t n = 2; n <= RANKS_MAX; n++) {
+    s.keep_attention = keep_attention;
+    for (uint32_t n = keep_attention ? 1 : 2; n <= RANKS_MAX; n++) {
         s.schedule.n_stages = n;
         world = step_run(ranks, &s);
         for (uint32_t i = 0; i < n; i++) {
@@ -436,6 +444,25 @@ START_TEST(every_policy_has_the_bits_of_one_stage)
     for (int policy = CF_RECOMPUTE_NONE; policy <= CF_RECOMPUTE_LAYER;
          policy++) {
         s.policy = (cf_recompute)policy;
+        expect_depth_changes_nothing(s);
+    }
+}
+END_TEST
+
+START_TEST(attention_that_is_kept_changes_no_bits)
+{
+    static const cf_schedule_kind kinds[] = {CF_SCHEDULE_STATE_AWARE,
+                                             CF_SCHEDULE_1F1B_RECOMPUTE,
+                                             CF_SCHEDULE_LONG_FIRST};
+    static const char *const freezes[] = {NULL, "embeddings,layers:0-1"};
+    setting s = {.family = families[_i], .keep_attention = true};
+
+    for (size_t i = 0; i < 3 * 2 * N_DATA_SETS; i++) {
+        s.data = &data_sets[i % N_DATA_SETS];
+        s.schedule.kind = kinds[i / N_DATA_SETS % 3];
+        s.schedule.retained_chunks_max = 1 + i % 2;
+        s.policy = (cf_recompute)(i % 3);
+        s.freeze = freezes[i / N_DATA_SETS / 3];
         expect_depth_changes_nothing(s);
     }
 }
@@ -628,7 +655,7 @@ START_TEST(a_step_that_needs_more_than_its_bound_does_not_begin)
 
     config_write(s.family);
     train_open(&r, &s, world, 1);
-    r.need.most.n_inputs = r.plan.peak.n_inputs - 1;
+    r.need.most.n_dropped = r.plan.peak.n_dropped - 1;
     captured_log_begin(&log);
     ck_assert_int_eq(cf_step_plan_build(&r.plan, r.run.dataset, &r.need),
                      CF_NO_SPACE);
@@ -652,6 +679,8 @@ int main(void)
     tcase_add_loop_test(bits, every_schedule_has_the_bits_of_one_stage, 0,
                         N_FAMILIES * CF_SCHEDULE_KIND_COUNT);
     tcase_add_loop_test(bits, every_policy_has_the_bits_of_one_stage, 0,
+                        N_FAMILIES);
+    tcase_add_loop_test(bits, attention_that_is_kept_changes_no_bits, 0,
                         N_FAMILIES);
     tcase_add_loop_test(bits, frozen_parts_have_the_bits_of_one_stage, 0,
                         N_FROZEN);

@@ -166,10 +166,11 @@ static void evaluate(shared_bench *s, uint64_t step)
 }
 
 static const bench_setting settings[] = {
-    {"llama-mha", NULL, CF_COMPUTE_FP32, CF_RECOMPUTE_SELECTIVE, 16, 1},
-    {"llama-bias", NULL, CF_COMPUTE_FP64, CF_RECOMPUTE_NONE, 7, 3},
-    {"qwen2-tied", NULL, CF_COMPUTE_FP32, CF_RECOMPUTE_LAYER, 16, 2},
-    {"qwen3-untied", NULL, CF_COMPUTE_FP64, CF_RECOMPUTE_SELECTIVE, 300, 1},
+    {"llama-mha", NULL, CF_COMPUTE_FP32, CF_RECOMPUTE_SELECTIVE, 16, 1, false},
+    {"llama-bias", NULL, CF_COMPUTE_FP64, CF_RECOMPUTE_NONE, 7, 3, false},
+    {"qwen2-tied", NULL, CF_COMPUTE_FP32, CF_RECOMPUTE_LAYER, 16, 2, false},
+    {"qwen3-untied", NULL, CF_COMPUTE_FP64, CF_RECOMPUTE_SELECTIVE, 300, 1,
+     false},
 };
 
 START_TEST(a_pass_between_steps_changes_no_bit_of_training)
