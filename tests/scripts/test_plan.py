@@ -20,7 +20,8 @@ CHOICE = ("pipeline_stages", "chunk_size", "retain_chunks", "recompute",
           "predicted_bytes")
 NO_MPI = not shutil.which("mpirun") and "there is no mpirun"
 MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-       "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMP_NUM_THREADS": "1"}
+       "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMP_NUM_THREADS": "1",
+       "ASAN_OPTIONS": "detect_leaks=0"}  # its libraries are not without
 ROW = re.compile(r"  (\S.*?) +(\d+)(?: = (.*?))?  \(")
 
 
