@@ -1,8 +1,10 @@
-/* linear.c - linear layers, by the library's GEMM.
+/* linear.c - linear layers, by the libraries' GEMMs.
  *
- * GEMMs read the masters, so nothing is packed; in bf16 they are the fp32 ones on
- * widened activations (widen.h): sums are fp32, each result is rounded once, and
- * a weight is never rounded.
+ * Those of OpenBLAS read the masters, so nothing is packed; in bf16 they are the
+ * fp32 ones on widened activations (widen.h), and a weight is never rounded.
+ * With oneDNN (gemm.h) weights are rounded to act when they are packed, once a
+ * step; a product that it lacks is OpenBLAS's.  Either way sums are fp32, and
+ * each result is rounded once.
  */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/widen.h"
@@ -15,13 +17,28 @@ enum {
 size_t CF_CPU(weight_packed_bytes)(const cf_kernels *k, size_t n_out,
                                    size_t n_in)
 {
-    (void)k, (void)n_out, (void)n_in;
-    return 0;
+    cf_onednn *library = onednn_of(k);
+    size_t forward, backward;
+
+    if (library == NULL)
+        return 0;
+    forward = packed_forward_bytes(library, n_out, n_in);
+    backward = packed_backward_bytes(library, n_out, n_in);
+    return forward > 0 && backward > 0 ? forward + backward : 0;
 }
 
 void CF_CPU(weight_pack)(const cf_kernels *k, cf_weight *w)
 {
-    (void)k, (void)w;
+    const size_t n_out = w->n_out, n_in = w->n_in;
+    cf_onednn *library = onednn_of(k);
+
+    if (CF_CPU(weight_packed_bytes)(k, n_out, n_in) == 0)
+        return;
+    cf_onednn_pack(library, CF_GEMM_ACT, n_in, n_out, 1, n_in, w->master,
+                   w->packed);
+    cf_onednn_pack(library, CF_GEMM_ACT, n_out, n_in, n_in, 1, w->master,
+                   (char *)w->packed +
+                       packed_forward_bytes(library, n_out, n_in));
 }
 
 /* ---- room ---- */
@@ -35,9 +52,13 @@ typedef struct linear_room {
 size_t CF_CPU(linear_scratch_bytes)(const cf_kernels *k, size_t n_tok,
                                     size_t n_out, size_t n_in)
 {
-    (void)k;
-    return room_for(smaller(n_tok, CF_TILE_ROWS) * (n_in + n_out)) *
-           sizeof(acc);
+    size_t n_rows = smaller(n_tok, CF_TILE_ROWS);
+    size_t n = room_for(n_rows * (n_in + n_out));
+
+    /* No smaller than what oneDNN's rows need, whose elements are no larger. */
+    if (onednn_of(k) != NULL)
+        n = cf_onednn_rest_rows(n_tok) * (n_in + n_out);
+    return n * sizeof(acc);
 }
 
 static linear_room room_of(const cf_weight *w, size_t n_tok, void *scratch)
@@ -73,6 +94,21 @@ static void forward(const cf_weight *w, size_t n_rows, const acc *x, acc beta,
         add_bias(n_rows, w->n_out, w->bias, y);
 }
 
+/* y = x W^T + b, or +=, by oneDNN; returns whether it has that. */
+static bool forward_packed(const cf_kernels *k, const cf_weight *w,
+                           size_t n_tok, const void *x, cf_gemm_type out,
+                           bool add, void *y, void *scratch)
+{
+    cf_onednn *library = onednn_of(k);
+    cf_product product = forward_product(w, n_tok, out);
+
+    product.bias = w->bias != NULL;
+    product.add = add;
+    return library != NULL && w->packed != NULL &&
+           cf_onednn_rows_multiply(library, &product, n_tok, x, w->packed,
+                                   w->bias, y, scratch);
+}
+
 void CF_CPU(linear_forward)(const cf_kernels *k, const cf_weight *w,
                             size_t n_tok, const void *x, void *y, void *scratch)
 {
@@ -80,7 +116,8 @@ void CF_CPU(linear_forward)(const cf_kernels *k, const cf_weight *w,
     const act *in = x;
     act *out = y;
 
-    (void)k;
+    if (forward_packed(k, w, n_tok, x, CF_GEMM_ACT, false, y, scratch))
+        return;
     for (size_t row = 0; row < n_tok; row += CF_TILE_ROWS) {
         size_t n = smaller(n_tok - row, CF_TILE_ROWS);
         const acc *tile = widened(n * w->n_in, in + row * w->n_in, room.in);
@@ -99,7 +136,8 @@ void CF_CPU(linear_forward_residual)(const cf_kernels *k, const cf_weight *w,
     const act *in = x;
     acc *out = y;
 
-    (void)k;
+    if (forward_packed(k, w, n_tok, x, CF_GEMM_FP32, true, y, scratch))
+        return;
     for (size_t row = 0; row < n_tok; row += CF_TILE_ROWS) {
         size_t n = smaller(n_tok - row, CF_TILE_ROWS);
         const acc *tile = widened(n * w->n_in, in + row * w->n_in, room.in);
@@ -163,26 +201,60 @@ static void bias_gradient(size_t n_tok, size_t n_out, const act *dy, acc *db)
         strip_sums(n_tok, n_out, first, dy, db);
 }
 
+/* dx and dw by oneDNN; returns whether it has that. */
+static bool dx_packed(const cf_kernels *k, const cf_weight *w, size_t n_tok,
+                      const void *dy, void *dx, void *scratch)
+{
+    cf_onednn *library = onednn_of(k);
+    const cf_product product = input_product(w, n_tok);
+
+    return library != NULL && w->packed != NULL &&
+           cf_onednn_rows_multiply(library, &product, n_tok, dy,
+                                   packed_backward(library, w), NULL, dx,
+                                   scratch);
+}
+
+static bool dw_packed(const cf_kernels *k, const cf_weight *w, size_t n_tok,
+                      const void *dy, const void *x, void *dw, void *scratch)
+{
+    cf_onednn *library = onednn_of(k);
+
+    return library != NULL && w->packed != NULL &&
+           cf_onednn_rows_gradient(library, CF_GEMM_ACT, n_tok, w->n_out,
+                                   w->n_in, dy, x, dw, scratch);
+}
+
+/* dx and dw by OpenBLAS; NULL where one is not wanted. */
+static void backward(const cf_weight *w, size_t n_tok, const act *dy,
+                     const act *x, act *dx, acc *dw, const linear_room *room)
+{
+    for (size_t row = 0; row < n_tok; row += CF_TILE_ROWS) {
+        size_t n = smaller(n_tok - row, CF_TILE_ROWS), first = row * w->n_in;
+        const acc *d = widened(n * w->n_out, dy + row * w->n_out, room->out);
+
+        if (dx != NULL) {
+            gemm_backward_input(n, w->n_out, w->n_in, d, w->master,
+                                wide(dx + first, room->in));
+            narrow(n * w->n_in, room->in, dx + first);
+        }
+        if (dw != NULL)
+            gemm_backward_weight(n, w->n_out, w->n_in, d,
+                                 widened(n * w->n_in, x + first, room->in), dw);
+    }
+}
+
 void CF_CPU(linear_backward)(const cf_kernels *k, const cf_weight *w,
                              size_t n_tok, const void *dy, const void *x,
                              void *dx, void *dw, void *db, void *scratch)
 {
     const linear_room room = room_of(w, n_tok, scratch);
-    const act *dout = dy, *in = x;
-    act *din = dx;
 
-    (void)k;
-    for (size_t row = 0; row < n_tok; row += CF_TILE_ROWS) {
-        size_t n = smaller(n_tok - row, CF_TILE_ROWS), first = row * w->n_in;
-        const acc *d = widened(n * w->n_out, dout + row * w->n_out, room.out);
-
-        gemm_backward_input(n, w->n_out, w->n_in, d, w->master,
-                            wide(din + first, room.in));
-        narrow(n * w->n_in, room.in, din + first);
-        if (dw != NULL)
-            gemm_backward_weight(n, w->n_out, w->n_in, d,
-                                 widened(n * w->n_in, in + first, room.in), dw);
-    }
+    if (dx_packed(k, w, n_tok, dy, dx, scratch))
+        dx = NULL;
+    if (dw != NULL && dw_packed(k, w, n_tok, dy, x, dw, scratch))
+        dw = NULL;
+    if (dx != NULL || dw != NULL)
+        backward(w, n_tok, dy, x, dx, dw, &room);
     if (db != NULL)
-        bias_gradient(n_tok, w->n_out, dout, db);
+        bias_gradient(n_tok, w->n_out, dy, db);
 }

@@ -1,5 +1,5 @@
 /* table.c - the op table of one variant. */
-#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/gemm.h"
 
 #if CF_DOUBLE
 #define CF_TYPE_NAME "fp64"
@@ -25,8 +25,10 @@
 
 cf_status CF_CPU(status)(const cf_kernels *k)
 {
-    (void)k;
-    return CF_OK; /* nothing here is launched, so nothing fails later */
+    cf_onednn *library = onednn_of(k);
+
+    /* Nothing here is launched, so nothing of ours fails later. */
+    return library != NULL ? cf_onednn_status(library) : CF_OK;
 }
 
 void CF_CPU(table)(cf_kernels *kernels_p)

@@ -19,6 +19,7 @@ cf_kernels kernels_of(cf_compute compute)
     const char *why = "";
 
     ck_assert_msg(cf_cpu_kernels(compute, &k, &why) == CF_OK, "%s", why);
+    k.backend = NULL;
     return k;
 }
 

@@ -11,7 +11,8 @@
 
 #include "kernels/kernels.h"
 
-/* The backend for a type; the test fails when there is none. */
+/* The backend for a type, with OpenBLAS for its matrix products (those of oneDNN,
+ * which round weights, are check_onednn.c's); the test fails when there is none. */
 cf_kernels kernels_of(cf_compute compute);
 
 /* Frees every array; a teardown fixture. */
