@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Make the parity fixtures: what PyTorch and transformers say of tiny models.
 
-    python3 scripts/make_fixtures.py            write tests/parity/fixtures
-                                                and tests/parity/adapters
+    python3 scripts/make_fixtures.py            write tests/parity/fixtures,
+                                                adapters and generations
     python3 scripts/make_fixtures.py --check    compare them with a fresh run
     python3 scripts/make_fixtures.py --only adapters [--check]
 
@@ -228,6 +228,17 @@ ADAPTERS = {
         targets=["k_proj", "o_proj", "gate_proj"],
         learning_rate=0.01, weight_decay=0.1, grad_clip=3.0),
 }
+
+# What the models say, greedily: of every fixture, and of one with an adapter in
+# its weights.
+GENERATIONS = {**{name: dict(base=name) for name in FIXTURES},
+               "adapter-all-targets": dict(base="llama-bias",
+                                           adapter="all-targets")}
+PROMPT_LENGTHS = (1, 17, 64, 250)   # the last one leaves its page on the way
+NEW_TOKENS = 24
+# The likeliest token leads by so much everywhere, so that rounding in float32
+# chooses no other one.
+MARGIN = 0.01
 
 OPTIMIZER_OPTIONS = ("learning_rate", "lr_schedule", "warmup_steps",
                      "min_learning_rate", "weight_decay", "grad_clip",
@@ -701,6 +712,79 @@ def make_adapter(folder, name, spec):
           f"(clip {curve_spec['grad_clip']})")
 
 
+# --- generations -----------------------------------------------------------
+
+def add_adapter(model, folder):
+    """W += alpha / rank B A, for every target of an adapter."""
+    config = json.loads((folder / "adapter_config.json").read_text())
+    scale = config["lora_alpha"] / config["r"]
+    tensors = load_file(folder / "adapter_model.safetensors")
+    weights = dict(model.named_parameters())
+    for name in tensors:
+        head, is_a, tail = name.partition(".lora_A")
+        if not is_a:
+            continue
+        a, b = tensors[name], tensors[f"{head}.lora_B{tail}"]
+        weight = weights[head.removeprefix("base_model.model.") + ".weight"]
+        weight.data += scale * b.to(weight.dtype) @ a.to(weight.dtype)
+
+
+def greedy(model, prompt):
+    """(tokens, logits behind the prompt, smallest lead), the whole sequence
+    run again for every token."""
+    ids, first, lead = list(prompt), None, math.inf
+    for _ in range(NEW_TOKENS):
+        logits = model(input_ids=torch.tensor([ids]),
+                       use_cache=False).logits[0, -1]
+        first = logits if first is None else first
+        best, second = torch.topk(logits, 2).values
+        lead = min(lead, float(best - second))
+        ids.append(int(torch.argmax(logits)))
+    return ids[len(prompt):], first.tolist(), lead
+
+
+def check_greedy(name, model, prompt, tokens):
+    """transformers' own generate says the same, where it does not warn of
+    positions."""
+    if len(prompt) + NEW_TOKENS > model.config.max_position_embeddings:
+        return
+    ids = torch.tensor([prompt])
+    said = model.generate(
+        input_ids=ids, attention_mask=torch.ones_like(ids),
+        generation_config=transformers.GenerationConfig(
+            max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None,
+            pad_token_id=0))
+    if said[0, len(prompt):].tolist() != tokens:
+        raise SystemExit(f"make_fixtures: {name}: transformers' generate says "
+                         f"something else after {len(prompt)} tokens")
+
+
+def make_generation(folder, name, spec):
+    base = FOLDER / spec["base"]
+    vocab_size = FIXTURES[spec["base"]]["config"]["vocab_size"]
+    generator = random.Random(f"chunkflow generation {name}")
+    cases = []
+    with float64_islands(), torch.no_grad():
+        model = load_model(base, torch.float64).eval()
+        if "adapter" in spec:
+            add_adapter(model, PARITY / "adapters" / spec["adapter"]
+                        / "adapter")
+        for length in PROMPT_LENGTHS:
+            lead = 0
+            while lead < MARGIN:
+                prompt = [generator.randrange(vocab_size)
+                          for _ in range(length)]
+                tokens, logits, lead = greedy(model, prompt)
+            check_greedy(name, model, prompt, tokens)
+            cases.append({"prompt": prompt, "tokens": tokens,
+                          "logits": logits})
+    expected = {"made_with": {"torch": torch.__version__.split("+")[0],
+                              "transformers": transformers.__version__},
+                **spec, "cases": cases}
+    (folder / "expected.json").write_text(json.dumps(expected) + "\n")
+    print(f"{name}: {[case['tokens'][:6] for case in cases]}")
+
+
 def report(name, spec, expected):
     """One line a fixture: the reference and PyTorch's float32 beside it."""
     def worst(key):
@@ -776,6 +860,7 @@ def check(fresh, committed):
 PARTS = {
     "fixtures": (FOLDER, FIXTURES, make_fixture),
     "adapters": (PARITY / "adapters", ADAPTERS, make_adapter),
+    "generations": (PARITY / "generations", GENERATIONS, make_generation),
 }
 
 

@@ -1,6 +1,8 @@
 /* chunk_input.c - see chunk_input.h. */
 #include "src/chunk_input.h"
 
+#include <assert.h>
+
 void cf_chunk_input_carve(cf_chunk_input *in, uint32_t chunk_tok,
                           uint32_t n_pieces, cf_arena *arena)
 {
@@ -43,4 +45,21 @@ void cf_chunk_input_read(cf_chunk_input *in, const cf_dataset *dataset,
         }
     }
     in->first[c->n_pieces] = in->n_targets;
+}
+
+void cf_chunk_input_take(cf_chunk_input *in, const uint32_t *tokens,
+                         const cf_chunk_plan *plan, uint32_t chunk)
+{
+    const cf_chunk *c = &plan->chunks[chunk];
+
+    assert(c->n_pieces == 1);
+    for (uint32_t t = 0; t < c->n_tok; t++) {
+        in->ids[t] = tokens[c->prefix_tok + t];
+        in->positions[t] = c->prefix_tok + t;
+    }
+    in->rows[0] = c->n_tok - 1;
+    in->targets[0] = 0;
+    in->n_targets = 1;
+    in->first[0] = 0;
+    in->first[1] = 1;
 }

@@ -25,4 +25,9 @@ void cf_chunk_input_read(cf_chunk_input *in, const cf_dataset *dataset,
                          const uint32_t *sequences, const cf_chunk_plan *plan,
                          uint32_t chunk);
 
+/* The chunk of one sequence that is being made: the last row alone has a target,
+ * which is not known yet and stands as 0. */
+void cf_chunk_input_take(cf_chunk_input *in, const uint32_t *tokens,
+                         const cf_chunk_plan *plan, uint32_t chunk);
+
 #endif

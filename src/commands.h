@@ -9,6 +9,7 @@
 /* All ranks call this one; the others run on one rank. */
 int cf_command_train(const cf_options *options, cf_comm *comm);
 int cf_command_eval(const cf_options *options);
+int cf_command_generate(const cf_options *options);
 int cf_command_verify(const cf_options *options);
 int cf_command_export(const cf_options *options, cf_comm *comm);
 int cf_command_merge(const cf_options *options, cf_comm *comm);

@@ -347,3 +347,30 @@ cf_status cf_engine_evaluate(cf_engine *engine, const cf_chunk_plan *plan,
     status = evaluate(engine, plan, chunk);
     return compute_end(engine, status);
 }
+
+/* ---- generation ---- */
+
+static cf_status last_row(cf_engine *engine, const cf_chunk_plan *plan,
+                          uint32_t chunk)
+{
+    cf_status status = cf_engine_chunk_begin(engine, plan, chunk);
+
+    if (status != CF_OK)
+        return status;
+    cf_engine_embed(engine, plan->chunks[chunk].n_tok,
+                    cf_engine_input_at(engine, NULL));
+    cf_engine_head_rows(engine, cf_engine_layers_forward(
+                                    engine, plan, chunk, NULL,
+                                    CF_DROPPED_NOWHERE, CF_STREAM_OUT_WANTED));
+    return engine->kernels->status(engine->kernels);
+}
+
+cf_status cf_engine_last_row(cf_engine *engine, const cf_chunk_plan *plan,
+                             uint32_t chunk)
+{
+    cf_status status;
+
+    op_begin(engine, chunk, "generate");
+    status = last_row(engine, plan, chunk);
+    return compute_end(engine, status);
+}

@@ -37,6 +37,8 @@ typedef struct cf_engine_need {
 typedef struct cf_engine_batch {
     const cf_dataset *dataset;
     const uint32_t *sequences; /* plan index -> data set index */
+    const uint32_t *tokens;    /* of the plan's one sequence, in place of those
+                                * of a data set; else NULL */
     uint64_t step;             /* for messages */
     double loss_scale;         /* 1 / target tokens of the step */
     cf_comm *comm;             /* NULL: there is one rank */
@@ -122,6 +124,13 @@ CF_MUST_USE cf_status cf_engine_begin_pass(cf_engine *engine,
 /* Forward and, on the last stage, losses of the next chunk, without
  * gradients. */
 CF_MUST_USE cf_status cf_engine_evaluate(cf_engine *engine,
+                                         const cf_chunk_plan *plan,
+                                         uint32_t chunk);
+
+/* Forward of the next chunk of a batch of tokens, on one stage that is all of the
+ * model: leaves its last row, as the head reads it, act [hidden], in head.n until
+ * the next op.  Its group stays alive. */
+CF_MUST_USE cf_status cf_engine_last_row(cf_engine *engine,
                                          const cf_chunk_plan *plan,
                                          uint32_t chunk);
 

@@ -23,8 +23,11 @@ cf_status cf_engine_chunk_begin(cf_engine *engine, const cf_chunk_plan *plan,
     const cf_model *model = engine->model;
     const cf_time_mark mark = cf_op_times_mark(engine->times);
 
-    cf_chunk_input_read(&engine->input, engine->batch.dataset,
-                        engine->batch.sequences, plan, chunk);
+    if (engine->batch.tokens != NULL)
+        cf_chunk_input_take(&engine->input, engine->batch.tokens, plan, chunk);
+    else
+        cf_chunk_input_read(&engine->input, engine->batch.dataset,
+                            engine->batch.sequences, plan, chunk);
     cf_op_times_count(engine->times, CF_TIME_DATA, mark);
     k->rope_table(k, plan->chunks[chunk].n_tok, engine->input.positions,
                   model->config.head_dim / 2, model->inv_freq,
@@ -153,8 +156,7 @@ void cf_engine_embed(const cf_engine *engine, size_t n_tok, void *x)
 
 /* ---- the head ---- */
 
-/* The rows with a target, normalised, ready for the head. */
-static void head_rows(cf_engine *engine, const void *x_out)
+void cf_engine_head_rows(cf_engine *engine, const void *x_out)
 {
     const cf_kernels *k = engine->kernels;
     const cf_model *model = engine->model;
@@ -197,7 +199,7 @@ static void head_backward(cf_engine *engine, size_t n_tok, const void *x_out)
     const cf_chunk_input *in = &engine->input;
     const size_t hidden = model->config.hidden;
 
-    head_rows(engine, x_out);
+    cf_engine_head_rows(engine, x_out);
     k->head_backward(k, &model->head.weight, in->n_targets, engine->head.n,
                      in->targets, engine->batch.loss_scale, engine->head.loss,
                      engine->head.dn, model->head.d_weight, engine->scratch);
@@ -344,7 +346,7 @@ cf_status cf_engine_head_forward(cf_engine *engine, const cf_chunk_plan *plan,
 {
     const cf_kernels *k = engine->kernels;
 
-    head_rows(engine, x_out);
+    cf_engine_head_rows(engine, x_out);
     k->head_forward(k, &engine->model->head.weight, engine->input.n_targets,
                     engine->head.n, engine->input.targets, engine->head.loss,
                     engine->scratch);

@@ -43,6 +43,10 @@ void *cf_engine_layers_forward(cf_engine *engine, const cf_chunk_plan *plan,
                                uint32_t chunk, const cf_slot *slot,
                                uint32_t dropped, cf_stream_out wanted);
 
+/* The rows with a target out of the last layer, normalised, ready for the head:
+ * in head.n. */
+void cf_engine_head_rows(cf_engine *engine, const void *x_out);
+
 /* The losses of a chunk, on the last stage; a backward leaves the gradient of
  * the stream in grads.dx, where a layer wants it.  Errors, logged:
  * CF_NOT_FINITE. */

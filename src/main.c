@@ -33,6 +33,8 @@ static int command_run(const cf_options *options, cf_comm *comm)
         return cf_command_eval(options);
     case CF_COMMAND_VERIFY:
         return cf_command_verify(options);
+    case CF_COMMAND_GENERATE:
+        return cf_command_generate(options);
     case CF_COMMAND_EXPORT:
         return cf_command_export(options, comm);
     case CF_COMMAND_MERGE:

@@ -289,6 +289,8 @@ void cf_options_close(cf_options *options)
     free(options->adapter);
     free(options->layers_per_stage);
     free(options->against);
+    free(options->prompt);
+    free(options->messages);
     free(options->lengths);
     free(options->cost);
     free(options->cost_file);

@@ -20,6 +20,7 @@ typedef enum cf_command {
     CF_COMMAND_TRAIN,
     CF_COMMAND_EVAL,
     CF_COMMAND_VERIFY,
+    CF_COMMAND_GENERATE,
     CF_COMMAND_EXPORT,
     CF_COMMAND_MERGE,
     CF_COMMAND_SIMULATE,
@@ -124,9 +125,16 @@ typedef struct cf_options {
 
     char *against;    /* verify */
     double tolerance; /* verify; < 0 = by compute type */
-    bool json;        /* eval, simulate, plan */
+    bool json;        /* eval, generate, simulate, plan */
     bool calibrate;   /* plan, as the next */
     bool explain;
+
+    /* generate */
+    char *prompt;   /* text; or messages */
+    char *messages; /* file */
+    uint32_t new_tok_max;
+    double temperature; /* 0 = the likeliest token */
+    double top_p;
 
     /* simulate */
     char *lengths; /* file; or data */

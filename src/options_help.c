@@ -17,6 +17,8 @@ static const char *command_help(cf_command command)
         return "loss and perplexity, per length bucket, on the chunk path";
     case CF_COMMAND_VERIFY:
         return "prove chunked == unsplit on your own model and data";
+    case CF_COMMAND_GENERATE:
+        return "what a model says to a prompt, token by token";
     case CF_COMMAND_EXPORT:
         return "write a Hugging Face folder from a training state";
     case CF_COMMAND_MERGE:

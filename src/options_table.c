@@ -13,6 +13,7 @@
 #define TRAIN    (1U << CF_COMMAND_TRAIN)
 #define EVAL     (1U << CF_COMMAND_EVAL)
 #define VERIFY   (1U << CF_COMMAND_VERIFY)
+#define GENERATE (1U << CF_COMMAND_GENERATE)
 #define SIMULATE (1U << CF_COMMAND_SIMULATE)
 #define EXPORT   (1U << CF_COMMAND_EXPORT)
 #define REPORT   (1U << CF_COMMAND_REPORT)
@@ -20,7 +21,7 @@
 #define PLAN     (1U << CF_COMMAND_PLAN)
 #define STEP     (TRAIN | VERIFY) /* commands that run an optimizer step's loss */
 #define ALL      (TRAIN | EVAL | VERIFY)
-#define EVERY    (ALL | EXPORT | MERGE | SIMULATE | PLAN)
+#define EVERY    (ALL | GENERATE | EXPORT | MERGE | SIMULATE | PLAN)
 
 /* Tokens, chunks and sequences are uint32_t, and sums of a few stay inside. */
 #define COUNT_MAX (1U << 30)
@@ -80,7 +81,7 @@ static const cf_choice export_dtypes[] = {
 /* clang-format off */
 const cf_option cf_option_table[] = {
     {.name = "model", .metavar = "DIR", .commands = EVERY,
-     .required = ALL | MERGE | PLAN,
+     .required = ALL | GENERATE | MERGE | PLAN,
      FIELD(TEXT, model), .help = "Hugging Face folder to start from"},
     {.name = "data", .metavar = "FILE", .commands = ALL | SIMULATE | PLAN,
      .required = ALL | PLAN,
@@ -90,7 +91,11 @@ const cf_option cf_option_table[] = {
      .help = "how often each --data is drawn, as in 3,1"},
     {.name = "lengths", .metavar = "FILE", .commands = SIMULATE,
      FIELD(TEXT, lengths), .help = "a length in tokens a line, for --data"},
-    {.name = "adapter", .metavar = "DIR", .commands = EVAL | MERGE,
+    {.name = "prompt", .metavar = "TEXT", .commands = GENERATE,
+     FIELD(TEXT, prompt), .help = "text to go on with"},
+    {.name = "messages", .metavar = "FILE", .commands = GENERATE,
+     FIELD(TEXT, messages), .help = "JSON: a chat to answer, for --prompt"},
+    {.name = "adapter", .metavar = "DIR", .commands = EVAL | GENERATE | MERGE,
      .required = MERGE, FIELD(TEXT, adapter), .fallback = "none",
      .help = "PEFT folder of an adapter"},
     {.name = "output", .metavar = "DIR",
@@ -111,7 +116,8 @@ const cf_option cf_option_table[] = {
      WHOLE(32, keep, COUNT, 1, 1024), .initial = "2",
      .help = "training states that stay"},
 
-    {.name = "chunk-size", .metavar = "TOK", .commands = ALL | SIMULATE | PLAN,
+    {.name = "chunk-size", .metavar = "TOK",
+     .commands = ALL | GENERATE | SIMULATE | PLAN,
      WHOLE(32, chunk_size_tok, TOKENS, 1, COUNT_MAX), .initial = "2048",
      .word = "auto", .word_commands = TRAIN | PLAN, .word_initial = PLAN,
      .help = "tokens per chunk"},
@@ -138,19 +144,21 @@ const cf_option cf_option_table[] = {
      .help = "inside one"},
     {.name = "keep-attention", .commands = TRAIN, FIELD(FLAG, keep_attention),
      .help = "of dropped chunks: recompute without it"},
-    {.name = "compute", .metavar = "TYPE", .commands = ALL | SIMULATE | PLAN, .identity = true,
+    {.name = "compute", .metavar = "TYPE", .commands = ALL | GENERATE | SIMULATE | PLAN,
+     .identity = true,
      FIELD(CHOICE, compute), .choices = computes, .initial = "fp32",
      .help = "of GEMMs and activations"},
-    {.name = "backend", .metavar = "NAME", .commands = ALL | PLAN,
+    {.name = "backend", .metavar = "NAME", .commands = ALL | GENERATE | PLAN,
      FIELD(CHOICE, backend), .choices = backends, .initial = "auto",
      .help = "runs on"},
-    {.name = "threads", .metavar = "N", .commands = ALL | PLAN,
+    {.name = "threads", .metavar = "N", .commands = ALL | GENERATE | PLAN,
      WHOLE(32, threads, COUNT, 1, 65536), .fallback = "cores",
      .help = "of each rank"},
     {.name = "stall-timeout", .metavar = "TIME", .commands = TRAIN,
      WHOLE(64, stall_timeout_s, SECONDS, 1, 1ULL << 32), .initial = "10m",
      .help = "silence after which a rank counts as lost"},
-    {.name = "memory", .metavar = "SIZE", .commands = ALL | PLAN, .required = PLAN,
+    {.name = "memory", .metavar = "SIZE", .commands = ALL | GENERATE | PLAN,
+     .required = PLAN,
      WHOLE(64, memory_bytes, BYTES, 1, UINT64_MAX), .fallback = "RAM or cgroup",
      .help = "refuse a run that needs more"},
 
@@ -174,10 +182,10 @@ const cf_option cf_option_table[] = {
      .identity = true,
      WHOLE(32, max_length_tok, TOKENS, 1, UINT32_MAX), .fallback = "none",
      .help = "skip, and count, longer sequences"},
-    {.name = "seed", .metavar = "N", .commands = STEP | SIMULATE | PLAN,
+    {.name = "seed", .metavar = "N", .commands = STEP | GENERATE | SIMULATE | PLAN,
      .identity = true,
      WHOLE(64, seed, COUNT, 0, UINT64_MAX), .initial = "0",
-     .help = "of the order of the sequences"},
+     .help = "of whatever is random"},
     {.name = "no-shuffle", .commands = STEP | SIMULATE | PLAN, .identity = true,
      FIELD(FLAG_OFF, shuffle), .help = "take the sequences in file order"},
 
@@ -247,14 +255,23 @@ const cf_option cf_option_table[] = {
     {.name = "tolerance", .metavar = "X", .commands = VERIFY,
      REAL(tolerance, 0, 1e30), .fallback = "by type",
      .help = "largest relative difference"},
+    {.name = "max-new-tokens", .metavar = "TOK", .commands = GENERATE,
+     WHOLE(32, new_tok_max, TOKENS, 1, COUNT_MAX), .initial = "256",
+     .help = "at most so many, where no end token comes"},
+    {.name = "temperature", .metavar = "X", .commands = GENERATE,
+     REAL(temperature, 0, 1000), .initial = "0",
+     .help = "of a draw; 0 = the likeliest token"},
+    {.name = "top-p", .metavar = "X", .commands = GENERATE,
+     REAL(top_p, 0, 1), .above_low = true, .initial = "1",
+     .help = "draw from the likeliest that have X together"},
     {.name = "dry-run", .commands = TRAIN,
      FIELD(FLAG, dry_run), .help = "counts, memory and plan; no training"},
     {.name = "calibrate", .commands = PLAN,
      FIELD(FLAG, calibrate), .help = "measure this machine first, for 20 seconds"},
     {.name = "explain", .commands = PLAN,
      FIELD(FLAG, explain), .help = "the memory of the choice, as a formula"},
-    {.name = "json", .commands = EVAL | SIMULATE | PLAN,
-     FIELD(FLAG, json), .help = "one JSON object instead of tables"},
+    {.name = "json", .commands = EVAL | GENERATE | SIMULATE | PLAN,
+     FIELD(FLAG, json), .help = "one JSON object instead"},
     {.name = "log-every", .metavar = "N", .commands = TRAIN,
      WHOLE(32, log_every, COUNT, 1, COUNT_MAX), .initial = "1",
      .help = "steps between lines of progress"},
@@ -315,6 +332,7 @@ static const command_row commands[] = {
     {"train", CF_COMMAND_TRAIN, false},
     {"eval", CF_COMMAND_EVAL, false},
     {"verify", CF_COMMAND_VERIFY, false},
+    {"generate", CF_COMMAND_GENERATE, false},
     {"plan", CF_COMMAND_PLAN, false},
     {"simulate", CF_COMMAND_SIMULATE, false},
     {"export", CF_COMMAND_EXPORT, false},

@@ -45,10 +45,14 @@ static cf_status grid_open(cf_run *run)
 
 static cf_status stage_of(const cf_run *run, uint32_t index, cf_stage *stage_p)
 {
-    return cf_stage_split(run->model.config.n_layers, run->grid.n_stages,
-                          run->options->layers_per_stage,
-                          cf_forecast_stage_costs(&run->model, run->dataset),
-                          index, stage_p);
+    /* Without data nothing is split. */
+    return cf_stage_split(
+        run->model.config.n_layers, run->grid.n_stages,
+        run->options->layers_per_stage,
+        run->dataset == NULL
+            ? cf_forecast_stage_costs_of(&run->model, NULL, 0)
+            : cf_forecast_stage_costs(&run->model, run->dataset),
+        index, stage_p);
 }
 
 /* The adapter beside the model, if there is to be one. */
@@ -107,7 +111,7 @@ cf_status cf_run_open(const cf_options *options, cf_comm *comm, cf_run *run)
         status = cf_model_open(options->model, &run->kernels, &run->model);
     if (status == CF_OK)
         status = adapter_open(run);
-    if (status == CF_OK)
+    if (status == CF_OK && options->n_data > 0)
         status = cf_dataset_open(options->data, options->n_data,
                                  run->model.config.vocab, &run->dataset);
     if (status == CF_OK)
@@ -191,11 +195,12 @@ cf_status cf_run_size(const cf_run *run, cf_run_carver carve, void *command,
                  (unsigned)need->params.retained_chunks_max);
     cf_log_error(
         "needs %s of memory, %s %s: the longest sequence has %u "
-        "tokens; try a smaller --chunk-size (now %u)%s, or --max-length",
+        "tokens; try a smaller --chunk-size (now %u)%s, or %s",
         sizes->overflow ? "more than can be counted"
                         : cf_bytes_format(sizes->used, want, sizeof(want)),
         cf_run_budget_str(run), cf_bytes_format(budget, have, sizeof(have)),
-        (unsigned)need->longest_tok, (unsigned)need->chunk_size_tok, retain);
+        (unsigned)need->longest_tok, (unsigned)need->chunk_size_tok, retain,
+        run->dataset != NULL ? "--max-length" : "--max-new-tokens");
     return CF_NO_MEMORY;
 }
 

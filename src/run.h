@@ -1,4 +1,5 @@
-/* run.h - what train, eval and verify begin with: kernels, model, data, memory. */
+/* run.h - what train, eval, verify and generate begin with: kernels, model, data,
+ * memory. */
 #ifndef CF_RUN_H
 #define CF_RUN_H
 
@@ -23,8 +24,8 @@ typedef struct cf_run {
     cf_arena arena; /* open once cf_run_place has placed */
 } cf_run;
 
-/* Threads, backend, data set, and the model table of this rank's stage; no
- * weights.  Errors, logged. */
+/* Threads, backend, data set (NULL for a command without --data), and the model
+ * table of this rank's stage; no weights.  Errors, logged. */
 CF_MUST_USE cf_status cf_run_open(const cf_options *options, cf_comm *comm,
                                   cf_run *run);
 void cf_run_close(cf_run *run); /* after a failed open too */

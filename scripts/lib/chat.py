@@ -160,11 +160,12 @@ class ChatTemplate:
         if not self.has_generation:
             self._probe()
 
-    def chat(self, messages, tools, first_turn):
+    def chat(self, messages, tools, first_turn, answer=False):
         """(alphabet, text, spans): the rendered chat with marks for control
         tokens, and the spans of the text that the assistant wrote from its
         turn `first_turn` on (0 is the first, -1 the last); for None no spans
-        are looked for."""
+        are looked for. With `answer` it ends where the assistant is to go
+        on."""
         self._check_tools(messages, tools)
         messages = normal_messages(messages)
         texts = list(strings_of(messages)) + list(strings_of(tools))
@@ -176,7 +177,7 @@ class ChatTemplate:
             messages = _map_strings(messages, hide)
             tools = _map_strings(tools, hide)
 
-        rendered, blocks = self._render(messages, tools)
+        rendered, blocks = self._render(messages, tools, answer)
         if first_turn is None:
             return alphabet, self._finish(rendered, alphabet), None
         n_turns = sum(message["role"] == "assistant" for message in messages)

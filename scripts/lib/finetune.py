@@ -254,10 +254,19 @@ def end_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def program_name():
+    """As the user would type it."""
+    on_path = shutil.which("chunkflow")
+    if on_path and os.path.samefile(on_path, PROGRAM):
+        return "chunkflow"
+    return os.path.relpath(PROGRAM)
+
+
 def tell_adapter(adapter, base):
     print(f"""
 {adapter} is an adapter for PEFT; load it with
-    chunkflow     {os.path.relpath(PROGRAM)} eval --model {shlex.quote(base)} --adapter {shlex.quote(adapter)} --data FILE
+    chunkflow     {program_name()} eval --model {shlex.quote(base)} --adapter {shlex.quote(adapter)} --data FILE
+                  {program_name()} generate --model {shlex.quote(base)} --adapter {shlex.quote(adapter)} --prompt TEXT
     PEFT          PeftModel.from_pretrained(MODEL, {adapter!r})""")
 
 
@@ -270,11 +279,14 @@ def tell_end(output, base, finished):
     if finished and os.path.exists(os.path.join(model, "config.json")):
         print(f"""
 {model} is a Hugging Face folder; load it with
-    chunkflow     {os.path.relpath(PROGRAM)} eval --model {shlex.quote(model)} --data FILE
+    chunkflow     {program_name()} eval --model {shlex.quote(model)} --data FILE
+                  {program_name()} generate --model {shlex.quote(model)} --prompt TEXT
     transformers  AutoModelForCausalLM.from_pretrained({model!r})
                   AutoTokenizer.from_pretrained({model!r})""")
     elif not finished:
-        again = shlex.join(["scripts/finetune", *sys.argv[1:]])
+        again = shlex.join([os.environ.get("CHUNKFLOW_FINETUNE",
+                                           "scripts/finetune"),
+                            *sys.argv[1:]])
         print(f"\nstopped; the same command goes on:\n    {again}")
 
 

@@ -71,6 +71,20 @@ class Rows:
                           "completion, or text")
         return Row(line, parts)
 
+    def beginning(self, text):
+        """The Row of a text that a model is to go on with."""
+        parts = [Piece(self.tokens.alphabet_for([text]), text, ALL_TARGETS)]
+        if self.tokens.bos_id is not None:
+            parts.insert(0, self.tokens.bos_id)
+        return Row(1, parts)
+
+    def question(self, value):
+        """The Row of a chat that a model is to answer."""
+        if not isinstance(value, dict) or "messages" not in value:
+            raise Failure("has no messages")
+        return Row(1, self._chat(value, value["messages"], "role", "content",
+                                 answer=True))
+
     @staticmethod
     def _text(value, key):
         if not isinstance(value[key], str):
@@ -90,7 +104,8 @@ class Rows:
             parts.insert(0, self.tokens.bos_id)
         return parts + [eos]
 
-    def _chat(self, value, turns, role_key, content_key, first_turn=0):
+    def _chat(self, value, turns, role_key, content_key, first_turn=0,
+              answer=False):
         messages = self._messages(turns, role_key, content_key)
         if isinstance(value.get("system"), str) and value["system"]:
             messages.insert(0, {"role": "system",
@@ -106,7 +121,8 @@ class Rows:
             messages = [sharegpt_message(message, template.takes_tool_calls)
                         for message in messages]
         first_turn = {"all": None, "last": -1}.get(self.loss_on, first_turn)
-        alphabet, text, spans = template.chat(messages, tools, first_turn)
+        alphabet, text, spans = template.chat(messages, tools, first_turn,
+                                              answer)
         return [Piece(alphabet, text,
                       ALL_TARGETS if spans is None else spans)]
 
@@ -136,8 +152,7 @@ class Rows:
                                         with_tools)
             if source is None:
                 raise Failure(f"the model folder {self.folder} has no chat "
-                              "template; write the data as prompt and "
-                              "completion, or text")
+                              "template; give it text instead of chats")
             self.templates[with_tools] = chat.ChatTemplate(source,
                                                            self.tokens)
         return self.templates[with_tools]

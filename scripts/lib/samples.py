@@ -13,6 +13,7 @@ BATCH_CHARS = 1 << 20
 BATCH_ROWS = 1 << 10
 ENDINGS = (".jsonl", ".jsonl.gz")
 GZIP_MAGIC = b"\x1f\x8b"
+BOM = b"\xef\xbb\xbf"
 
 # Lines of one file, the first of them with its number from 1.
 Batch = collections.namedtuple("Batch", "path first lines")
@@ -86,8 +87,8 @@ class Reader:
         first, lines, chars = 1, [], 0
         try:
             for line in file:
-                if not lines and first == 1 and line[:3] == b"\xef\xbb\xbf":
-                    line = line[3:]
+                if not lines and first == 1 and line.startswith(BOM):
+                    line = line.removeprefix(BOM)
                 lines.append(line)
                 chars += len(line)
                 if chars >= BATCH_CHARS or len(lines) >= BATCH_ROWS:

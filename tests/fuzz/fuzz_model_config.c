@@ -1,5 +1,7 @@
 /* fuzz_model_config.c - any bytes as a config.json: refused, or a shape that
- * can be computed; and what is valid is edited into something valid. */
+ * can be computed, and tokens that end a text; and what is valid is edited into
+ * something valid. */
+#include "src/generation_config.h"
 #include "src/model_config.h"
 #include "src/model_config_text.h"
 
@@ -30,6 +32,7 @@ static void edit(const uint8_t *bytes, size_t n)
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
     char *path = fuzz_file_write("config.json", bytes, n);
+    cf_generation_config generation;
     cf_model_config config;
     cf_status status;
     double inv_freq[128], factor;
@@ -41,6 +44,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         fuzz_require(config.head_dim / 2 <= 128, "head_dim is bounded");
         cf_rope_frequencies(&config.rope, config.head_dim, inv_freq, &factor);
     }
+    fuzz_call_begin(n);
+    status =
+        cf_generation_config_read(fuzz_folder(), CF_FAMILY_LLAMA, &generation);
+    fuzz_call_end(status);
+    fuzz_require(status != CF_OK || generation.n_eos <= CF_EOS_MAX,
+                 "there is room for the end tokens");
     free(path);
     edit(bytes, n);
     return 0;

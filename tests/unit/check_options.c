@@ -86,6 +86,9 @@ static const char *const names_of_verify =
     "lora-rank lora-alpha lora-targets init-adapter against tolerance "
     "quiet "
     "config help version ";
+static const char *const names_of_generate =
+    "model prompt messages adapter chunk-size compute backend threads memory "
+    "seed max-new-tokens temperature top-p json quiet config help version ";
 static const char *const names_of_export =
     "model output step merge export-dtype quiet config help version ";
 static const char *const names_of_merge =
@@ -112,6 +115,7 @@ START_TEST(each_command_has_these_options_and_no_other)
         [CF_COMMAND_TRAIN] = &names_of_train,
         [CF_COMMAND_EVAL] = &names_of_eval,
         [CF_COMMAND_VERIFY] = &names_of_verify,
+        [CF_COMMAND_GENERATE] = &names_of_generate,
         [CF_COMMAND_EXPORT] = &names_of_export,
         [CF_COMMAND_MERGE] = &names_of_merge,
         [CF_COMMAND_SIMULATE] = &names_of_simulate,
@@ -304,6 +308,10 @@ static const struct {
     {"train --model m --data d", "train needs --output DIR"},
     {"eval --model m", "eval needs --data FILE"},
     {"verify", "verify needs --model DIR"},
+    {"generate --prompt x", "generate needs --model DIR"},
+    {"generate --model m --top-p 0", "--top-p: \"0\" is not a number above 0"},
+    {"generate --model m --temperature -1", "--temperature: \"-1\" is not"},
+    {"train --prompt x", "--prompt: is an option of generate, not of train"},
     {TRAIN "--chunk-sise 3", "--chunk-sise: unknown option; the nearest is "
                              "--chunk-size"},
     {TRAIN "--learnign-rate=3", "the nearest is --learning-rate"},
