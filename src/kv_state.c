@@ -3,6 +3,8 @@
 
 #include <assert.h>
 
+#include "src/kv_file.h"
+
 uint32_t cf_kv_pages(uint32_t n_tok)
 {
     return n_tok / CF_PAGE_TOK + (n_tok % CF_PAGE_TOK != 0);
@@ -22,9 +24,36 @@ int cf_group_ends(const cf_chunk_plan *plan, uint32_t chunk)
 }
 
 /* Elements of one page of one of K, V, dK, dV in one layer. */
+static size_t page_elements_of(const cf_attn_shape *shape)
+{
+    return (size_t)shape->n_kv_heads * CF_PAGE_TOK * shape->head_dim;
+}
+
 static size_t page_elements(const cf_kv_state *kv)
 {
-    return (size_t)kv->shape.n_kv_heads * CF_PAGE_TOK * kv->shape.head_dim;
+    return page_elements_of(&kv->shape);
+}
+
+size_t cf_kv_file_layer_bytes(const cf_kernels *kernels,
+                              const cf_attn_shape *shape, uint32_t n_pages)
+{
+    const size_t bytes = 2 * n_pages * page_elements_of(shape) *
+                         (kernels->act_bytes + kernels->acc_bytes);
+
+    return (bytes + CF_KV_FILE_ALIGN - 1) / CF_KV_FILE_ALIGN * CF_KV_FILE_ALIGN;
+}
+
+static uint32_t n_frozen(const cf_kv_state *kv)
+{
+    return kv->n_layers - kv->n_backward_layers;
+}
+
+/* Layers in memory that have dK and dV there. */
+static uint32_t n_memory_gradients(const cf_kv_state *kv)
+{
+    return kv->n_memory_layers > n_frozen(kv)
+               ? kv->n_memory_layers - n_frozen(kv)
+               : 0;
 }
 
 void cf_kv_state_carve(cf_kv_state *kv, const cf_kernels *kernels,
@@ -33,27 +62,33 @@ void cf_kv_state_carve(cf_kv_state *kv, const cf_kernels *kernels,
                        cf_arena *arena)
 {
     size_t layer, standalone_pages;
+    uint32_t n_gradients;
 
     *kv = (cf_kv_state){.shape = *shape,
                         .n_layers = n_layers,
                         .n_backward_layers = n_backward_layers,
                         .kernels = kernels,
+                        .n_memory_layers = n_layers - need->n_file_layers,
+                        .file = need->file,
+                        .file_layer_bytes = cf_kv_file_layer_bytes(
+                            kernels, shape, need->n_pages),
                         .place_pages = cf_kv_pages(need->chunk_tok),
                         .n_places = need->n_standalone,
                         .n_runs = need->n_groups};
     layer = page_elements(kv) * need->n_pages;
     cf_pool_carve(arena, need->n_pages, &kv->pages);
     kv->k = cf_arena_take(arena, CF_LIFETIME_GROUP, "KV state",
-                          layer * n_layers, kernels->act_bytes);
+                          layer * kv->n_memory_layers, kernels->act_bytes);
     kv->v = cf_arena_take(arena, CF_LIFETIME_GROUP, "KV state",
-                          layer * n_layers, kernels->act_bytes);
-    if (n_backward_layers > 0) {
+                          layer * kv->n_memory_layers, kernels->act_bytes);
+    n_gradients = n_memory_gradients(kv);
+    if (n_gradients > 0) {
         kv->dk =
             cf_arena_take(arena, CF_LIFETIME_GROUP, "gradients of the KV state",
-                          layer * n_backward_layers, kernels->acc_bytes);
+                          layer * n_gradients, kernels->acc_bytes);
         kv->dv =
             cf_arena_take(arena, CF_LIFETIME_GROUP, "gradients of the KV state",
-                          layer * n_backward_layers, kernels->acc_bytes);
+                          layer * n_gradients, kernels->acc_bytes);
     }
 
     standalone_pages = (size_t)need->n_pieces + cf_kv_pages(need->chunk_tok);
@@ -70,8 +105,8 @@ void cf_kv_state_carve(cf_kv_state *kv, const cf_kernels *kernels,
 
 size_t cf_kv_state_bytes(const cf_kv_state *kv, uint32_t n_pages)
 {
-    const size_t layers_bytes = kv->n_layers * kv->kernels->act_bytes +
-                                kv->n_backward_layers * kv->kernels->acc_bytes;
+    const size_t layers_bytes = kv->n_memory_layers * kv->kernels->act_bytes +
+                                n_memory_gradients(kv) * kv->kernels->acc_bytes;
 
     return page_elements(kv) * 2 * n_pages * layers_bytes;
 }
@@ -117,6 +152,7 @@ void cf_kv_state_begin_step(cf_kv_state *kv, const cf_chunk_plan *plan,
             (kv->n_places - n_standalone % kv->n_places) % kv->n_places;
         kv->ring_end = 0;
     }
+    kv->visited = UINT32_MAX;
     cf_pool_begin_step(&kv->pages);
 }
 
@@ -189,25 +225,77 @@ cf_status cf_kv_state_append(cf_kv_state *kv, const cf_chunk_plan *plan,
                : ring_append(kv, c, run);
 }
 
-/* Offset in elements of a page of a layer. */
-static size_t page_offset(const cf_kv_state *kv, uint32_t layer, uint32_t page)
+/* ---- where a layer is ---- */
+
+typedef struct layer_pages {
+    void *k, *v, *dk, *dv; /* page 0 of each; dk and dv: if it has a backward */
+} layer_pages;
+
+static layer_pages in_memory(const cf_kv_state *kv, uint32_t layer)
 {
-    return ((size_t)layer * kv->pages.n_blocks + page) * page_elements(kv);
+    const size_t elements = page_elements(kv) * kv->pages.n_blocks;
+    const size_t act = layer * elements * kv->kernels->act_bytes;
+    const bool has_gradients = layer >= n_frozen(kv);
+    const size_t acc = has_gradients ? (layer - n_frozen(kv)) * elements *
+                                           kv->kernels->acc_bytes
+                                     : 0;
+
+    return (layer_pages){cf_at(kv->k, act), cf_at(kv->v, act),
+                         cf_at(has_gradients ? kv->dk : NULL, acc),
+                         cf_at(has_gradients ? kv->dv : NULL, acc)};
 }
 
-/* Elements of dK, or dV, that the layers without a backward would take: what
- * page_offset counts too much there. */
-static size_t frozen_elements(const cf_kv_state *kv)
+static void *file_layer(const cf_kv_state *kv, uint32_t layer)
 {
-    return page_offset(kv, kv->n_layers - kv->n_backward_layers, 0);
+    return cf_at(kv->file,
+                 (layer - kv->n_memory_layers) * kv->file_layer_bytes);
 }
+
+static layer_pages in_file(const cf_kv_state *kv, uint32_t layer)
+{
+    const size_t elements = page_elements(kv) * kv->pages.n_blocks;
+    const size_t act = elements * kv->kernels->act_bytes;
+    const size_t acc = elements * kv->kernels->acc_bytes;
+    void *k = file_layer(kv, layer);
+
+    return (layer_pages){k, cf_at(k, act), cf_at(k, 2 * act),
+                         cf_at(k, 2 * act + acc)};
+}
+
+static layer_pages layer_of(const cf_kv_state *kv, uint32_t layer)
+{
+    return layer < kv->n_memory_layers ? in_memory(kv, layer)
+                                       : in_file(kv, layer);
+}
+
+static bool is_in_file(const cf_kv_state *kv, uint32_t layer)
+{
+    return layer >= kv->n_memory_layers && layer < kv->n_layers;
+}
+
+/* The layer before this one leaves; the one behind it, upwards in a forward and
+ * downwards in a backward, comes. */
+static void visit(cf_kv_state *kv, uint32_t layer, cf_gradients gradients)
+{
+    const uint32_t last = kv->visited; /* 0 - 1 is no layer */
+    const uint32_t next = gradients == CF_GRADIENTS_YES ? layer - 1 : layer + 1;
+
+    kv->visited = layer;
+    if (layer == last || kv->n_memory_layers == kv->n_layers)
+        return;
+    if (last != next && is_in_file(kv, last))
+        cf_kv_file_leave(file_layer(kv, last), kv->file_layer_bytes);
+    if (is_in_file(kv, next))
+        cf_kv_file_want(file_layer(kv, next), kv->file_layer_bytes);
+}
+
+/* ---- page tables ---- */
 
 /* Where the pages of a piece are in one layer, in elements: the first of n, how
  * far the next ones are, and where, behind the last page, it goes on. */
 typedef struct page_run {
     size_t n;
-    size_t layer; /* page 0 of the layer */
-    size_t first; /* from there, as the next */
+    size_t first; /* from page 0 of the layer, as the next */
     size_t step;
     size_t end; /* goes on at 0 */
 } page_run;
@@ -228,18 +316,17 @@ static void *const *table_fill(cf_kv_state *kv, unsigned table, size_t at,
 
 /* The same for all four of a piece. */
 static void piece_fill(cf_kv_state *kv, size_t at, const page_run *run,
-                       cf_gradients gradients, cf_attn_piece *piece)
+                       const layer_pages *layer, cf_gradients gradients,
+                       cf_attn_piece *piece)
 {
     const size_t act = kv->kernels->act_bytes, acc = kv->kernels->acc_bytes;
-    size_t layer = run->layer;
 
-    piece->k = table_fill(kv, 0, at, run, cf_at(kv->k, layer * act), act);
-    piece->v = table_fill(kv, 1, at, run, cf_at(kv->v, layer * act), act);
+    piece->k = table_fill(kv, 0, at, run, layer->k, act);
+    piece->v = table_fill(kv, 1, at, run, layer->v, act);
     if (gradients == CF_GRADIENTS_NO)
         return;
-    layer -= frozen_elements(kv);
-    piece->dk = table_fill(kv, 2, at, run, cf_at(kv->dk, layer * acc), acc);
-    piece->dv = table_fill(kv, 3, at, run, cf_at(kv->dv, layer * acc), acc);
+    piece->dk = table_fill(kv, 2, at, run, layer->dk, acc);
+    piece->dv = table_fill(kv, 3, at, run, layer->dv, acc);
 }
 
 cf_attn_batch cf_kv_state_batch(cf_kv_state *kv, const cf_chunk_plan *plan,
@@ -250,12 +337,13 @@ cf_attn_batch cf_kv_state_batch(cf_kv_state *kv, const cf_chunk_plan *plan,
     const cf_kv_run *run = run_find(kv, c->group);
     const size_t head_dim = kv->shape.head_dim;
     const size_t page_stride = CF_PAGE_TOK * head_dim;
-    page_run pages = {.layer = page_offset(kv, layer, 0),
-                      .end = page_elements(kv) * kv->pages.n_blocks};
+    const layer_pages bases = layer_of(kv, layer);
+    page_run pages = {.end = page_elements(kv) * kv->pages.n_blocks};
     size_t at = 0;
     uint32_t row = 0;
 
     assert(run != NULL);
+    visit(kv, layer, gradients);
     for (uint32_t i = 0; i < c->n_pieces; i++) {
         const cf_piece *p = &plan->pieces[c->first_piece + i];
         cf_attn_piece *piece = &kv->pieces[i];
@@ -272,7 +360,7 @@ cf_attn_batch cf_kv_state_batch(cf_kv_state *kv, const cf_chunk_plan *plan,
             pages.n = cf_kv_pages(p->n_tok);
             pages.step = page_stride;
         }
-        piece_fill(kv, at, &pages, gradients, piece);
+        piece_fill(kv, at, &pages, &bases, gradients, piece);
         at += pages.n;
         row += p->n_tok;
     }
@@ -292,12 +380,11 @@ static void pages_zero(cf_kv_state *kv, uint32_t layer, uint32_t first,
                        uint32_t n)
 {
     const cf_kernels *k = kv->kernels;
-    const size_t offset =
-        (page_offset(kv, layer, first) - frozen_elements(kv)) * k->acc_bytes;
-    const size_t bytes = page_elements(kv) * n * k->acc_bytes;
+    const layer_pages bases = layer_of(kv, layer);
+    const size_t page_bytes = page_elements(kv) * k->acc_bytes;
 
-    k->zero(k, cf_at(kv->dk, offset), bytes);
-    k->zero(k, cf_at(kv->dv, offset), bytes);
+    k->zero(k, cf_at(bases.dk, first * page_bytes), n * page_bytes);
+    k->zero(k, cf_at(bases.dv, first * page_bytes), n * page_bytes);
 }
 
 void cf_kv_state_zero_gradients(cf_kv_state *kv, const cf_chunk_plan *plan,

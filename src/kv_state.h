@@ -24,6 +24,11 @@
  *
  * It grows with the sequence: 2 n_kv_heads head_dim (act + acc) bytes a token
  * and layer.  The chunk size does not change that.
+ *
+ * (7) The top layers may have theirs in a file (kv_file.h).  Layers are visited
+ *     one after the other, up and down, so that with some of them always in memory
+ *     and the others passing through no order would move fewer bytes: of what was
+ *     just used, what is needed last is the rest.
  */
 #ifndef CF_KV_STATE_H
 #define CF_KV_STATE_H
@@ -52,13 +57,18 @@ typedef struct cf_kv_state {
     uint32_t n_backward_layers; /* of them, from the top; 0 in evaluation */
     const cf_kernels *kernels;  /* borrowed */
     cf_pool pages;
-    uint32_t place_pages; /* of one standalone chunk */
-    uint32_t n_places;    /* of such */
-    uint32_t first_place; /* of the plan's first standalone chunk */
-    bool long_first;      /* groups of dependent chunks run first */
-    uint32_t ring_end;    /* where the next page is taken */
-    void *k, *v;          /* act [n_layers, n_pages, page] */
-    void *dk, *dv;        /* acc [n_backward_layers, n_pages, page] */
+    uint32_t place_pages;     /* of one standalone chunk */
+    uint32_t n_places;        /* of such */
+    uint32_t first_place;     /* of the plan's first standalone chunk */
+    bool long_first;          /* groups of dependent chunks run first */
+    uint32_t ring_end;        /* where the next page is taken */
+    uint32_t n_memory_layers; /* from the bottom; the others are in the file */
+    /* Of those in memory, and dK and dV of those that have a backward. */
+    void *k, *v;   /* act [layers, n_pages, page] */
+    void *dk, *dv; /* acc [layers, n_pages, page] */
+    void *file;    /* borrowed: [layers] of K, V, dK and dV of a layer */
+    size_t file_layer_bytes;
+    uint32_t visited; /* the layer of the last batch */
     cf_kv_run *runs;
     uint32_t n_runs;
     cf_attn_piece *pieces; /* of the last batch */
@@ -68,12 +78,14 @@ typedef struct cf_kv_state {
 
 /* What is the most that a run needs at a time. */
 typedef struct cf_kv_need {
-    uint32_t n_pages;      /* of the groups that are alive together */
-    uint32_t n_groups;     /* alive together */
-    uint32_t n_standalone; /* of them, standalone chunks */
-    uint32_t n_pieces;     /* of one chunk */
-    uint32_t chunk_tok;    /* of one chunk */
-    uint32_t sequence_tok; /* of one sequence */
+    uint32_t n_pages;       /* of the groups that are alive together */
+    uint32_t n_groups;      /* alive together */
+    uint32_t n_standalone;  /* of them, standalone chunks */
+    uint32_t n_pieces;      /* of one chunk */
+    uint32_t chunk_tok;     /* of one chunk */
+    uint32_t sequence_tok;  /* of one sequence */
+    uint32_t n_file_layers; /* from the top: those that are in the file */
+    void *file;             /* borrowed; NULL before it is there */
 } cf_kv_need;
 
 typedef enum cf_gradients {
@@ -96,8 +108,12 @@ void cf_kv_state_carve(cf_kv_state *kv, const cf_kernels *kernels,
                        uint32_t n_backward_layers, const cf_kv_need *need,
                        cf_arena *arena);
 
-/* Bytes of n pages, all layers. */
+/* Bytes of n pages, all layers that are in memory. */
 size_t cf_kv_state_bytes(const cf_kv_state *kv, uint32_t n_pages);
+
+/* Bytes of n pages of one layer in the file, with room for dK and dV. */
+size_t cf_kv_file_layer_bytes(const cf_kernels *kernels,
+                              const cf_attn_shape *shape, uint32_t n_pages);
 
 /* Start a step, or a pass, with no group alive.  Groups will run in plan order,
  * or those of dependent chunks first. */

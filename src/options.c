@@ -196,6 +196,10 @@ static cf_status check_together(const cf_options *options)
             "--keep-attention and --schedule paper: what is kept stays "
             "where a chunk is recomputed on the spot; choose another "
             "schedule");
+    else if (options->kv_memory > 0 && options->kv_dir == NULL)
+        cf_log_error(
+            "--kv-memory needs --kv-dir: what is not in memory needs a "
+            "folder to be in");
     else
         return CF_OK;
     return CF_INVALID;

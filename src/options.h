@@ -78,6 +78,8 @@ typedef struct cf_options {
     cf_schedule_kind schedule;
     cf_recompute recompute;
     bool keep_attention; /* of dropped chunks */
+    char *kv_dir;        /* NULL: KV state is in memory */
+    uint64_t kv_memory;  /* bytes of it that stay there */
     cf_compute compute;
     cf_backend backend;
     uint32_t threads;      /* 0 = as many as there are cores */

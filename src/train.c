@@ -348,6 +348,8 @@ static cf_status train(cf_training *t)
         return CF_OK;
     status = cf_saver_identify(&t->saver, t->run.dataset);
     if (status == CF_OK)
+        status = cf_training_open_kv_file(t);
+    if (status == CF_OK)
         status = cf_run_place(&t->run, &t->sizes, cf_training_carve, t);
     if (status == CF_OK)
         status = cf_run_load(&t->run);

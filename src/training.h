@@ -14,6 +14,7 @@
 
 #include "src/costs.h"
 #include "src/forecast.h"
+#include "src/kv_file.h"
 #include "src/pictures.h"
 #include "src/run.h"
 #include "src/saver.h"
@@ -59,6 +60,7 @@ typedef struct cf_training {
     cf_metrics *metrics;
     cf_trace trace;
     cf_pictures pictures;
+    cf_kv_file kv_file; /* with --kv-dir */
     cf_saver saver;
     cf_ledger ledger;
     uint64_t n_updates;
@@ -86,6 +88,10 @@ void cf_training_begin(const cf_options *options, cf_comm *comm,
                        cf_training *t);
 /* After a failure too. */
 void cf_training_end(cf_training *t);
+
+/* What of the KV state is in a file, and that file.  Errors, logged: CF_IO. */
+size_t cf_training_kv_file_bytes(const cf_training *t);
+CF_MUST_USE cf_status cf_training_open_kv_file(cf_training *t);
 
 /* Batches, and the data to evaluate on.  Errors, logged. */
 CF_MUST_USE cf_status cf_training_open_data(cf_training *t);

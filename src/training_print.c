@@ -101,6 +101,20 @@ static void grid_print(const cf_training *t)
         cf_bytes_format(t->predicted_bytes, most, sizeof(most)));
 }
 
+/* Of this rank, which stands for the others. */
+static void kv_file_print(const cf_training *t)
+{
+    const cf_stage *stage = &t->run.model.stage;
+    char bytes[32];
+
+    cf_log_info(
+        "KV state of %u of %u layers, %s, is in a file in '%s'",
+        (unsigned)t->need.engine.kv.n_file_layers,
+        (unsigned)(stage->end_layer - stage->first_layer),
+        cf_bytes_format(cf_training_kv_file_bytes(t), bytes, sizeof(bytes)),
+        t->options->kv_dir);
+}
+
 void cf_training_introduce(const cf_training *t)
 {
     const cf_model_config *c = &t->run.model.config;
@@ -130,6 +144,8 @@ void cf_training_introduce(const cf_training *t)
     if (t->choice[0] != '\0')
         cf_log_info("chosen %s", t->choice);
     cf_validation_introduce(&t->validation);
+    if (t->options->kv_dir != NULL)
+        kv_file_print(t);
     cf_arena_print(&t->sizes, stderr);
     cf_training_print_forecast(t, t->basis);
 }

@@ -23,6 +23,7 @@ void cf_training_end(cf_training *t)
     cf_longest_close(&t->longest);
     cf_batches_close(&t->batches);
     cf_run_close(&t->run);
+    cf_kv_file_close(&t->kv_file);
 }
 
 static cf_status warmup_check(const cf_training *t)
@@ -140,6 +141,47 @@ static cf_status memory_size(cf_training *t)
     return cf_training_refuse(t, budget);
 }
 
+static size_t kv_layer_bytes(const cf_training *t)
+{
+    const cf_model *model = &t->run.model;
+    const cf_attn_shape shape = {.n_heads = model->config.n_heads,
+                                 .n_kv_heads = model->config.n_kv_heads,
+                                 .head_dim = model->config.head_dim};
+
+    return cf_kv_file_layer_bytes(&t->run.kernels, &shape,
+                                  t->need.engine.kv.n_pages);
+}
+
+/* The lowest layers have their KV state in memory, as many as --kv-memory has
+ * room for. */
+static void kv_spread(cf_training *t)
+{
+    const cf_stage *stage = &t->run.model.stage;
+    const uint32_t n_layers = stage->end_layer - stage->first_layer;
+    const uint64_t n_memory = t->options->kv_memory / kv_layer_bytes(t);
+
+    t->need.engine.kv.n_file_layers =
+        n_memory < n_layers ? n_layers - (uint32_t)n_memory : 0;
+    t->need.engine.kv.file = t->kv_file.at;
+}
+
+size_t cf_training_kv_file_bytes(const cf_training *t)
+{
+    return t->need.engine.kv.n_file_layers * kv_layer_bytes(t);
+}
+
+cf_status cf_training_open_kv_file(cf_training *t)
+{
+    const size_t bytes = cf_training_kv_file_bytes(t);
+    cf_status status;
+
+    if (bytes == 0)
+        return CF_OK;
+    status = cf_kv_file_open(t->options->kv_dir, bytes, &t->kv_file);
+    t->need.engine.kv.file = t->kv_file.at;
+    return status;
+}
+
 cf_status cf_training_bound(cf_training *t)
 {
     const cf_step_plan_params params = {
@@ -153,6 +195,8 @@ cf_status cf_training_bound(cf_training *t)
     };
     cf_status status = cf_step_plan_bound_of(&t->longest, &params, &t->need);
 
+    if (status == CF_OK && t->options->kv_dir != NULL)
+        kv_spread(t);
     if (status == CF_OK)
         status = cf_placement_bound(t->need.n_batch, t->run.grid.n_replicas,
                                     &t->placing.scratch_bytes);

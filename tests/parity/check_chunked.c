@@ -3,6 +3,7 @@
  * (1) Chunked equals unsplit for random lengths, masks, ChunkSize and K.
  * (2) K and the recompute policy change no bit of the curve or the weights.
  * (3) eval has the bits of train on the same batch.
+ * (4) Where KV state lies changes no bit.
  *
  * CHUNKFLOW names the program (./src/chunkflow), CF_TEST_SEED the seed of (1),
  * CF_TEST_LONG=1 asks for more of it.
@@ -217,6 +218,105 @@ static void expect_chunked_is_unsplit(const parity_fixture *fixture,
     free(data);
 }
 
+/* --- KV state in a file --------------------------------------------------- */
+
+/* Sequences of several pages, the longest of six. */
+static void long_data_write(const char *path, uint32_t vocab_size)
+{
+    static const uint32_t lengths[] = {700, 20, 1400, 40, 300, 513};
+    uint64_t state = 3;
+    FILE *file = fopen(path, "w");
+
+    ck_assert_ptr_nonnull(file);
+    for (size_t i = 0; i < LENGTH(lengths); i++)
+        write_sequence(file, &state, lengths[i], vocab_size, 4);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+/* Nothing of it in memory, some layers of it, all of it; beside other things
+ * that move what a layer has, and where. */
+START_TEST(kv_state_in_a_file_changes_no_bit)
+{
+    static const char *const memory[] = {NULL, "1", "500KiB", "1GiB"};
+    static const char *const beside[][2] = {
+        {"--recompute", "selective"},
+        {"--freeze", "embeddings,layers:0"},
+        {"--recompute", "layer"},
+    };
+    parity_fixture fixture = fixture_open("qwen2-tied");
+    char *folder = folder_open();
+    char *data = text_format("%s/data.jsonl", folder);
+    char *weights = text_format("%s/run/model/model.safetensors", folder);
+    char *first_weights = text_format("%s/first.safetensors", folder);
+    json_t *first = NULL;
+    double peak = 0;
+
+    long_data_write(data, fixture_vocab_size(&fixture));
+    for (size_t i = 0; i < LENGTH(memory); i++) {
+        parity_command train = command_open("train", fixture.model, data);
+        json_t *curve;
+        double bytes;
+
+        command_add(&train, "--global-batch", "2", "--epochs", "2",
+                    "--overwrite", beside[_i][0], beside[_i][1], "--output",
+                    NULL);
+        command_addf(&train, "%s/run", folder);
+        command_add_chunking(&train, 300, 1);
+        if (i > 0)
+            command_add(&train, "--kv-dir", folder, "--kv-memory", memory[i],
+                        NULL);
+        command_expect(&train, folder, 0);
+        curve = curve_read(folder);
+        bytes = json_number_at(json_array_get(curve, 0), "peak_bytes", NULL);
+        if (first == NULL) {
+            first = json_incref(curve);
+            peak = bytes;
+            ck_assert_int_eq(rename(weights, first_weights), 0);
+        }
+        expect_same_bits(&train, first, curve, "loss");
+        expect_same_bits(&train, first, curve, "grad_norm");
+        if (i > 0 && !files_equal(weights, first_weights))
+            command_blame(&train, "other weights than with all in memory");
+        if (i == 0 || i + 1 == LENGTH(memory))
+            ck_assert_double_eq(bytes, peak);
+        else
+            ck_assert_double_lt(bytes, peak);
+        json_decref(curve);
+        command_close(&train);
+    }
+    json_decref(first);
+    free(first_weights);
+    free(weights);
+    free(data);
+    folder_close(folder);
+    fixture_close(&fixture);
+}
+END_TEST
+
+START_TEST(a_folder_without_room_for_kv_state_is_refused)
+{
+    static const char *const folders[][2] = {
+        {"/nowhere/at/all", "No such file"},
+        {"/dev/null", "Not a directory"},
+    };
+    parity_fixture fixture = fixture_open("qwen2-tied");
+    char *folder = folder_open();
+
+    for (size_t i = 0; i < LENGTH(folders); i++) {
+        parity_command train = train_open(&fixture, folder, "fp32", 16, 1);
+
+        command_add(&train, "--kv-dir", folders[i][0], NULL);
+        command_expect(&train, folder, 1);
+        ck_assert_msg(strstr(train.err, "--kv-dir '") != NULL &&
+                          strstr(train.err, folders[i][1]) != NULL,
+                      "%s", train.err);
+        command_close(&train);
+    }
+    folder_close(folder);
+    fixture_close(&fixture);
+}
+END_TEST
+
 START_TEST(chunked_is_unsplit_for_random_lengths)
 {
     const char *is_long = getenv("CF_TEST_LONG");
@@ -250,6 +350,8 @@ static Suite *suite_open(void)
     tcase_add_loop_test(bits, retention_changes_no_bit_in_bf16, 0, n_fixtures);
     tcase_add_loop_test(bits, eval_has_the_bits_of_train_on_the_same_batch, 0,
                         n_fixtures);
+    tcase_add_loop_test(bits, kv_state_in_a_file_changes_no_bit, 0, 3);
+    tcase_add_test(bits, a_folder_without_room_for_kv_state_is_refused);
     suite_add_tcase(suite, bits);
     return suite;
 }

@@ -66,7 +66,8 @@ static const char *const names_of_train =
     "model data data-weights output overwrite resume save-every "
     "save-minutes keep "
     "chunk-size retain-chunks pipeline-stages layers-per-stage schedule "
-    "recompute keep-attention compute backend threads stall-timeout memory "
+    "recompute keep-attention kv-dir kv-memory compute backend threads "
+    "stall-timeout memory "
     "global-batch tokens-per-batch "
     "steps epochs "
     "max-length seed "
@@ -351,6 +352,8 @@ static const struct {
     {TRAIN "--retain-chunks 1.5",
      "\"1.5\" is not a whole number from 1 to 1073741824"},
     {TRAIN "--retain-chunks 4K", "\"4K\" is not"},
+    {TRAIN "--kv-memory 1GiB", "--kv-memory needs --kv-dir"},
+    {TRAIN "--kv-dir", "--kv-dir: needs a value"},
     {TRAIN "--keep-attention --schedule paper",
      "--keep-attention and --schedule paper: what is kept stays"},
     {TRAIN "--steps 0", "\"0\" is not a whole number from 1"},
@@ -651,6 +654,8 @@ static cf_options random_options(uint64_t *random, cf_command command)
         options.global_batch = 32;
     if (options.schedule == CF_SCHEDULE_PAPER) /* they exclude each other */
         options.keep_attention = false;
+    if (options.kv_dir == NULL) /* it needs one */
+        options.kv_memory = 0;
     return options;
 }
 
