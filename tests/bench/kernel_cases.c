@@ -72,6 +72,12 @@ static void run_linear_forward_residual(const case_room *r,
                                   r->acc[0], r->scratch);
 }
 
+static void run_linear_forward_add(const case_room *r, const kernel_case *c)
+{
+    r->k->linear_forward_add(r->k, &c->weight, rows(c), r->act[0], r->act[1],
+                             r->scratch);
+}
+
 static void run_linear_backward(const case_room *r, const kernel_case *c)
 {
     r->k->linear_backward(r->k, &c->weight, rows(c), r->act[0], r->act[1],
@@ -178,6 +184,11 @@ static void run_add(const case_room *r, const kernel_case *c)
     r->k->add(r->k, n_params(r), r->weights[0], r->weights[1]);
 }
 
+static void run_add_act(const case_room *r, const kernel_case *c)
+{
+    r->k->add_act(r->k, rows(c) * r->model->hidden, r->act[0], r->act[1]);
+}
+
 static void run_adamw(const case_room *r, const kernel_case *c)
 {
     static const cf_adamw_params adamw = {
@@ -231,6 +242,8 @@ static const op_entry ops[] = {
     {"linear_forward", FAMILY_LINEAR, run_linear_forward, .n_forwards = 1},
     {"linear_forward_residual", FAMILY_LINEAR, run_linear_forward_residual,
      .n_forwards = 1},
+    {"linear_forward_add", FAMILY_LINEAR, run_linear_forward_add,
+     .n_forwards = 1},
     {"linear_backward", FAMILY_LINEAR, run_linear_backward, .n_forwards = 2},
     {"rmsnorm_forward", FAMILY_ROWS, run_rmsnorm_forward, .act = {.hidden = 1},
      .acc = {.hidden = 1}},
@@ -254,6 +267,7 @@ static const op_entry ops[] = {
     {"head_backward", FAMILY_HEAD, run_head_backward, .n_forwards = 3},
     {"sum_squares", FAMILY_PARAMS, run_sum_squares, .params = 1},
     {"add", FAMILY_PARAMS, run_add, .params = 3},
+    {"add_act", FAMILY_ROWS, run_add_act, .act = {.hidden = 3}},
     {"adamw", FAMILY_PARAMS, run_adamw, .params = 7},
 };
 
@@ -302,7 +316,8 @@ static void linear_add(const case_room *r, case_list *list, const op_entry *op,
     const size_t n_q = (size_t)m->attention.n_heads * m->attention.head_dim;
     const size_t n_kv = (size_t)m->attention.n_kv_heads * m->attention.head_dim;
     const bool is_residual = op->run == run_linear_forward_residual;
-    const bool is_plain = op->run == run_linear_forward;
+    const bool is_plain =
+        op->run == run_linear_forward || op->run == run_linear_forward_add;
     const struct {
         const char *name;
         size_t n_out, n_in;
@@ -523,7 +538,7 @@ void kernel_case_run_library(const case_room *r, const kernel_case *c)
     void *const *a = r->library;
 
     if (op->run != run_linear_backward) {
-        const double beta = op->run == run_linear_forward_residual ? 1 : 0;
+        const double beta = op->run == run_linear_forward ? 0 : 1;
 
         library(r, CblasNoTrans, CblasTrans, rows(c), n_out, n_in, a[0],
                 c->weight.master, beta, a[1]);
