@@ -18,13 +18,10 @@
 
 enum {
     SMALL_LAYER_ELEMENTS = 1 << 20,
-    LARGE_LAYER_ELEMENTS = 1 << 26,
     LAYERS_OF_SMALL = 8, /* so that what a chunk costs besides is little */
-    LAYERS = 2,
-    LAYERS_OF_LARGE = 1,
-    RUNGS_MIN = 8,     /* two sizes of everything, whatever it takes */
-    SEQUENCES_MAX = 8, /* of a rung */
-    SLOTS_MAX = 64,    /* ops of a part, in all rungs */
+    RUNGS_MIN = 8,       /* two sizes of everything, whatever it takes */
+    SEQUENCES_MAX = 8,   /* of a rung */
+    SLOTS_MAX = 64,      /* ops of a part, in all rungs */
     PASSES_MAX = 15,
     CHECKS = 3
 };
@@ -50,16 +47,17 @@ typedef struct rung {
         }                                     \
     }
 
-/* From small to large; the first wakes threads and pages and is not counted. */
+/* From small to large, all policies at the same sizes; the first wakes threads and
+ * pages and is not counted. */
 static const rung rungs[] = {
-    ONE(64, 2, SELECTIVE, 32),    ONE(64, 2, SELECTIVE, 64),
-    ONE(64, 1, NONE, 16),         ONE(64, 1, LAYER, 16),
-    ONE(256, 1, SELECTIVE, 192),  ONE(256, 3, SELECTIVE, 64),
-    ONE(256, 1, NONE, 16),        ONE(256, 1, LAYER, 16),
-    ONE(512, 3, SELECTIVE, 384),  ONE(512, 1, NONE, 16),
-    ONE(512, 1, LAYER, 16),       ONE(1024, 2, SELECTIVE, 64),
-    ONE(1024, 1, NONE, 16),       ONE(1024, 1, LAYER, 16),
-    ONE(2048, 2, SELECTIVE, 512), ONE(4096, 1, SELECTIVE, 16),
+    ONE(64, 2, SELECTIVE, 32),   ONE(64, 2, SELECTIVE, 64),
+    ONE(64, 1, NONE, 16),        ONE(64, 1, LAYER, 16),
+    ONE(256, 1, SELECTIVE, 128), ONE(256, 1, NONE, 16),
+    ONE(256, 1, LAYER, 16),      ONE(256, 3, SELECTIVE, 64),
+    ONE(512, 4, SELECTIVE, 256), ONE(1024, 1, SELECTIVE, 16),
+    ONE(1024, 1, NONE, 16),      ONE(1024, 1, LAYER, 16),
+    ONE(2048, 1, SELECTIVE, 16), ONE(2048, 1, NONE, 16),
+    ONE(2048, 1, LAYER, 16),
 };
 
 /* Not fitted to: a packed chunk, and a sequence of which two chunks are dropped. */
@@ -151,9 +149,8 @@ static cf_status model_open(calibration *c)
     if (status != CF_OK)
         return status;
     layer_elements = (uint64_t)config->hidden * 3 * config->ffn;
-    stage.end_layer = layer_elements < SMALL_LAYER_ELEMENTS   ? LAYERS_OF_SMALL
-                      : layer_elements < LARGE_LAYER_ELEMENTS ? LAYERS
-                                                              : LAYERS_OF_LARGE;
+    stage.end_layer =
+        layer_elements < SMALL_LAYER_ELEMENTS ? LAYERS_OF_SMALL : 1;
     if (stage.end_layer > config->n_layers)
         stage.end_layer = config->n_layers;
     cf_model_take_stage(&c->model, &stage);

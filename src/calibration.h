@@ -1,6 +1,6 @@
 /* calibration.h - the costs of a model's ops, measured with the engine.
  *
- * A few layers of the model's shape, with made-up weights and tokens, run chunks of
+ * A layer of the model's shape, some where they are small, with made-up weights and tokens, run chunks of
  * several sizes, prefixes and numbers of targets, forward and backward under every
  * recompute policy.  op_times.h tells layers, attention and head apart; each gets
  * its own least-squares fit (cost_fit.h).  A step of another kind, with packed and
