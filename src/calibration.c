@@ -488,8 +488,8 @@ static void costs_fit(const calibration *c, cf_costs *costs)
     const cf_cost_terms forward = fit_of(c, PART_FORWARD);
     const cf_cost_terms attention = fit_of(c, PART_ATTENTION_BACKWARD);
 
-    costs->forward =
-        cf_cost_terms_sum(forward, fit_of(c, PART_ATTENTION_FORWARD));
+    costs->attention = fit_of(c, PART_ATTENTION_FORWARD);
+    costs->forward = cf_cost_terms_sum(forward, costs->attention);
     costs->forward_kv = cf_cost_terms_times(forward, kv);
     for (int i = 0; i < CF_RECOMPUTES; i++)
         costs->backward[i] =
@@ -533,7 +533,7 @@ static double predicted_s(const calibration *c, const cf_costs *costs)
 
     for (size_t i = 0; i < c->plan.n_sequences; i++)
         n_tok += c->plan.len_tok[i];
-    stage = cf_costs_stage(costs, &c->model, c->rung->policy,
+    stage = cf_costs_stage(costs, &c->model, (cf_kept){c->rung->policy, false},
                            (double)c->plan.target_tokens / (double)n_tok);
     for (size_t i = s->first_op[0]; i < s->first_op[1]; i++)
         sum += cf_measured_cost_compute(&cost, &c->plan.chunks, 0, s->ops[i]);

@@ -47,6 +47,7 @@ cf_costs cf_costs_built_in(const cf_model *model)
         .forward = {.per_op = OP_TOK * tok_s,
                     .per_tok = tok_s,
                     .per_pair = pair_s},
+        .attention = {.per_pair = pair_s},
         .forward_kv = {.per_op = kv * OP_TOK * tok_s, .per_tok = kv * tok_s},
         .head = {.per_tok = (1 + f.linear_backward) * target_s},
         .update_element_s = cf_forecast_update_element_s(model),
@@ -65,17 +66,20 @@ cf_costs cf_costs_built_in(const cf_model *model)
 }
 
 cf_stage_cost cf_costs_stage(const cf_costs *costs, const cf_model *model,
-                             cf_recompute policy, double target_share)
+                             cf_kept keep, double target_share)
 {
     const cf_stage *stage = &model->stage;
     const double n_layers = stage->end_layer - stage->first_layer;
     const double n_backward = cf_n_backward_layers(model);
     const cf_cost_terms kept = cf_cost_terms_sum(
         cf_cost_terms_times(costs->forward, n_layers), costs->chunk_forward);
-    cf_cost_terms dropped = kept;
+    cf_cost_terms dropped = kept, again = kept;
     cf_cost_terms backward =
-        cf_cost_terms_times(costs->backward[policy], n_backward);
+        cf_cost_terms_times(costs->backward[keep.recompute], n_backward);
 
+    if (keep.attention)
+        again = cf_cost_terms_sum(
+            kept, cf_cost_terms_times(costs->attention, -n_layers));
     if (n_backward > 0)
         backward = cf_cost_terms_sum(backward, costs->chunk_backward);
     if (stage->is_last) {
@@ -86,10 +90,12 @@ cf_stage_cost cf_costs_stage(const cf_costs *costs, const cf_model *model,
         dropped = cf_cost_terms_sum(
             cf_cost_terms_times(costs->forward, n_layers - 1),
             cf_cost_terms_sum(costs->forward_kv, costs->chunk_forward));
+        if (keep.attention)
+            dropped = cf_cost_terms_sum(dropped, costs->attention);
     }
     return (cf_stage_cost){.terms = {[CF_OP_FORWARD] = dropped,
                                      [CF_OP_FORWARD_KEEP] = kept,
-                                     [CF_OP_RECOMPUTE] = kept,
+                                     [CF_OP_RECOMPUTE] = again,
                                      [CF_OP_BACKWARD] = backward}};
 }
 

@@ -26,8 +26,11 @@ const char *cf_recompute_str(cf_recompute recompute);
 
 /* Seconds; nominal ones where they are built in. */
 typedef struct cf_costs {
-    cf_cost_terms forward;    /* of a layer: kept, or computed again */
-    cf_cost_terms forward_kv; /* of that, what K and V need: all that a dropped
+    cf_cost_terms forward;   /* of a layer: kept, or computed again */
+    cf_cost_terms attention; /* of that, attention: not in a recompute that
+                                 finds it kept */
+    cf_cost_terms
+        forward_kv; /* of a forward, what K and V need: all that a dropped
                                  forward does in the last layer of a model */
     cf_cost_terms backward[CF_RECOMPUTES]; /* of a layer, by policy */
     cf_cost_terms head;          /* in a backward; per_tok: a target */
@@ -47,10 +50,16 @@ cf_costs cf_costs_built_in(const cf_model *model);
 /* What of a forward of one layer K and V need, by flops of its GEMMs. */
 double cf_costs_kv_share(const cf_model_config *config);
 
+/* How a chunk is kept, and what a dropped one leaves behind. */
+typedef struct cf_kept {
+    cf_recompute recompute;
+    bool attention;
+} cf_kept;
+
 /* The ops of the stage that the model has taken; target_share of the tokens are
  * targets. */
 cf_stage_cost cf_costs_stage(const cf_costs *costs, const cf_model *model,
-                             cf_recompute policy, double target_share);
+                             cf_kept kept, double target_share);
 
 /* A message between stages, and what follows the last op of a step: the sum over
  * n_replicas and the update of what the stage trains.  Between two ranks of a

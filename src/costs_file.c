@@ -19,7 +19,7 @@
 #include "src/machine.h"
 
 enum {
-    FORMAT = 1
+    FORMAT = 2
 };
 
 /* ---- the key ---- */
@@ -117,12 +117,13 @@ static json_t *costs_json(const cf_model *model, const cf_costs *costs)
     if (gmtime_r(&now, &utc) != NULL)
         (void)strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", &utc);
     return json_pack(
-        "{s:i, s:s, s:o, s:f, s:{s:o, s:o, s:o}, s:o, s:{s:o, s:o}, s:f}",
+        "{s:i, s:s, s:o, s:f, s:{s:o, s:o, s:o, s:o}, s:o, s:{s:o, s:o}, s:f}",
         "format", FORMAT, "measured", when, "key", key_of(model), "error",
         costs->error, "layer", "forward", terms_json(&costs->forward),
-        "forward_kv", terms_json(&costs->forward_kv), "backward",
-        policies_json(costs), "head", terms_json(&costs->head), "chunk",
-        "forward", terms_json(&costs->chunk_forward), "backward",
+        "attention", terms_json(&costs->attention), "forward_kv",
+        terms_json(&costs->forward_kv), "backward", policies_json(costs),
+        "head", terms_json(&costs->head), "chunk", "forward",
+        terms_json(&costs->chunk_forward), "backward",
         terms_json(&costs->chunk_backward), "update", costs->update_element_s);
 }
 
@@ -203,6 +204,7 @@ static bool costs_of(const json_t *object, cf_costs *costs)
 
     *costs = (cf_costs){
         .forward = terms_in(layer, "forward", &bad),
+        .attention = terms_in(layer, "attention", &bad),
         .forward_kv = terms_in(layer, "forward_kv", &bad),
         .head = terms_in(object, "head", &bad),
         .chunk_forward = terms_in(chunk, "forward", &bad),

@@ -63,10 +63,11 @@ static void candidate_json_print(const plan *p, const cf_planner_point *c)
 {
     printf("{\"pipeline_stages\": %" PRIu32 ", \"chunk_size\": %" PRIu32
            ", \"retain_chunks\": %" PRIu32
-           ", \"recompute\": \"%s\", \"predicted_bytes\": %zu, \"fits\": %s",
+           ", \"recompute\": \"%s\", \"keep_attention\": %s, "
+           "\"predicted_bytes\": %zu, \"fits\": %s",
            c->n_stages, c->chunk_size_tok, c->retained_chunks_max,
-           cf_recompute_str(c->recompute), c->bytes,
-           c->fits ? "true" : "false");
+           cf_recompute_str(c->recompute), c->keep_attention ? "true" : "false",
+           c->bytes, c->fits ? "true" : "false");
     if (c->fits)
         printf(", \"cost\": %.17g, \"step_s\": %.17g", c->time, step_s(p, c));
     printf("}");
@@ -79,14 +80,15 @@ static void json_print(const plan *p)
 
     printf("{\"ranks\": %" PRIu32 ", \"pipeline_stages\": %" PRIu32
            ", \"chunk_size\": %" PRIu32 ", \"retain_chunks\": %" PRIu32
-           ", \"recompute\": \"%s\", \"predicted_bytes\": %zu, \"step_s\": "
+           ", \"recompute\": \"%s\", \"keep_attention\": %s, "
+           "\"predicted_bytes\": %zu, \"step_s\": "
            "%.17g, \"tokens_per_s\": %.17g, \"bubble_ratio\": %.17g, "
            "\"costs\": \"%s\", \"error\": %.17g, \"batches\": %zu, "
            "\"longest\": %" PRIu32,
            planning->n_ranks, best->n_stages, best->chunk_size_tok,
            best->retained_chunks_max, cf_recompute_str(best->recompute),
-           best->bytes, step_s(p, best), tokens_per_s(p, best),
-           best->bubble_ratio,
+           best->keep_attention ? "true" : "false", best->bytes,
+           step_s(p, best), tokens_per_s(p, best), best->bubble_ratio,
            p->training.costs.is_measured ? "measured" : "built-in", p->error,
            planning->n_batches, p->training.longest.len_tok[0]);
     stages_json_print(p);
@@ -107,8 +109,9 @@ static void point_print(const plan *p, const cf_planner_point *point,
 
     if (p->planning.n_ranks > 1)
         printf("%6" PRIu32 " ", point->n_stages);
-    printf("%10" PRIu32 " %6" PRIu32 " %10s %12s", point->chunk_size_tok,
+    printf("%10" PRIu32 " %6" PRIu32 " %10s %9s %12s", point->chunk_size_tok,
            point->retained_chunks_max, cf_recompute_str(point->recompute),
+           point->keep_attention ? "kept" : "again",
            cf_bytes_format(point->bytes, bytes, sizeof(bytes)));
     if (point->fits)
         printf(" %10.4g %3.0f %% %10.4g", step_s(p, point), 100 * p->error,
@@ -181,6 +184,11 @@ static const char *difference(const cf_planner_point *best,
         (void)snprintf(buf, size, "K=%" PRIu32, c->retained_chunks_max);
         n++;
     }
+    if (c->keep_attention != best->keep_attention) {
+        (void)snprintf(buf, size, "attention %s",
+                       c->keep_attention ? "kept" : "again");
+        n++;
+    }
     if (c->recompute != best->recompute) {
         (void)snprintf(buf, size, "recompute %s",
                        cf_recompute_str(c->recompute));
@@ -245,13 +253,14 @@ static void text_print(const plan *p)
     if (p->planning.n_ranks > 1)
         printf("--pipeline-stages %" PRIu32 " ", best->n_stages);
     printf("--chunk-size %" PRIu32 " --retain-chunks %" PRIu32
-           " --recompute %s\n\n",
+           " --recompute %s%s\n\n",
            best->chunk_size_tok, best->retained_chunks_max,
-           cf_recompute_str(best->recompute));
+           cf_recompute_str(best->recompute),
+           best->keep_attention ? " --keep-attention" : "");
     if (p->planning.n_ranks > 1)
         printf("%6s ", "stages");
-    printf("%10s %6s %10s %12s %10s %5s %10s\n", "ChunkSize", "K", "recompute",
-           "memory", "s/step", "+-", "tokens/s");
+    printf("%10s %6s %10s %9s %12s %10s %5s %10s\n", "ChunkSize", "K",
+           "recompute", "attention", "memory", "s/step", "+-", "tokens/s");
     point_print(p, best, "chosen");
     runners_up_print(p);
     rejected_print(p);
@@ -332,6 +341,7 @@ static cf_status answer(plan *p)
         .chunk_size_tok = options->chunk_size_tok,
         .retained_chunks_max = options->retained_chunks_max,
         .recompute_is_free = true,
+        .attention_is_free = true,
         .n_ranks = options->ranks,
         .n_stages = options->pipeline_stages,
     };

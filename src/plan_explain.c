@@ -118,6 +118,20 @@ static void inputs(const facts *f, term *out)
     out->words = "dropped chunks, tokens, bytes of one";
 }
 
+static void attention(const facts *f, term *out)
+{
+    const size_t n = f->t->need.engine.n_dropped;
+    const size_t tok =
+        f->n_q * f->k->act_bytes + f->config->n_heads * f->k->acc_bytes;
+
+    out->bytes = n * f->chunk_tok * f->n_layers * tok;
+    FORMULA(out, "%zu * %zu * %zu * (%zu * %zu + %zu * %zu)", n, f->chunk_tok,
+            f->n_layers, f->n_q, f->k->act_bytes, (size_t)f->config->n_heads,
+            f->k->acc_bytes);
+    out->words =
+        "dropped chunks, tokens, layers, output and log-sum-exp, bytes";
+}
+
 static void messages(const facts *f, term *out)
 {
     const size_t tok = f->config->hidden * f->k->acc_bytes;
@@ -200,6 +214,7 @@ static const struct {
     {"gradients of the KV state", kv_gradients},
     {"activations of retained chunks", retained},
     {"inputs of dropped chunks", inputs},
+    {"attention of dropped chunks", attention},
     {"messages between stages", messages},
     {"activations of one layer", one_layer},
     {"gradients of one layer's activations", layer_gradients},

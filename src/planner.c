@@ -16,19 +16,32 @@ typedef struct listing {
     size_t n;
 } listing;
 
+static void add_point(listing *l, cf_planner_point point)
+{
+    if (l->points != NULL)
+        l->points[l->n] = point;
+    l->n++;
+}
+
 static void add(listing *l, uint32_t n_stages, uint32_t size, uint32_t k)
 {
     const cf_planner_range *range = l->range;
+    const bool drops = (uint64_t)size * k < range->longest_tok;
 
     for (size_t i = 0; i < N_POLICIES; i++) {
+        cf_planner_point point = {.n_stages = n_stages,
+                                  .chunk_size_tok = size,
+                                  .retained_chunks_max = k,
+                                  .recompute = policies[i],
+                                  .keep_attention = range->keep_attention};
+
         if (!range->recompute_is_free && policies[i] != range->recompute)
             continue;
-        if (l->points != NULL)
-            l->points[l->n] = (cf_planner_point){.n_stages = n_stages,
-                                                 .chunk_size_tok = size,
-                                                 .retained_chunks_max = k,
-                                                 .recompute = policies[i]};
-        l->n++;
+        add_point(l, point);
+        if (!range->attention_is_free || !drops)
+            continue;
+        point.keep_attention = !point.keep_attention;
+        add_point(l, point);
     }
 }
 

@@ -28,6 +28,8 @@ typedef struct cf_planner_range {
     uint32_t retained_chunks_max;
     bool recompute_is_free;
     cf_recompute recompute;
+    bool attention_is_free;
+    bool keep_attention;
     uint32_t n_ranks;
     uint32_t n_stages;
     uint32_t n_layers; /* a stage has one at least */
@@ -38,7 +40,8 @@ typedef struct cf_planner_point {
     uint32_t chunk_size_tok;
     uint32_t retained_chunks_max;
     cf_recompute recompute;
-    size_t bytes; /* of the rank that needs most */
+    bool keep_attention; /* of dropped chunks */
+    size_t bytes;        /* of the rank that needs most */
     bool fits;
     double time;      /* of those that fit, as the next two */
     double compute_s; /* of that, what the ops take */
@@ -54,7 +57,8 @@ typedef struct cf_planner_oracle {
 
 /* Stages are the divisors of the ranks, with a layer each.  ChunkSizes are the
  * powers of two from 256 up to the longest sequence, and that; Ks the powers of two
- * up to its number of chunks, and that.  Points of a number of stages are together.
+ * up to its number of chunks, and that; attention is kept, where that is free and
+ * the longest sequence has chunks that are dropped, or not.  Points of a number of stages are together.
  * points may be NULL, to count.  Returns how many. */
 size_t cf_planner_list(const cf_planner_range *range, cf_planner_point *points);
 

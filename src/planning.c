@@ -79,6 +79,14 @@ static void sequence_add(const cf_stage_cost *cost, uint32_t n_stages,
     sum->per_pair += (f->per_pair + b->per_pair) / n_stages;
 }
 
+/* Of all stages, for a way to keep chunks. */
+static cf_stage_cost *layout_costs(const cf_layout *layout, cf_kept kept)
+{
+    const size_t at = 2 * (size_t)kept.recompute + kept.attention;
+
+    return layout->costs + at * layout->n_stages;
+}
+
 static cf_status layout_stage(cf_planning *p, cf_layout *layout, uint32_t s)
 {
     cf_model *model = &p->t->run.model;
@@ -91,9 +99,12 @@ static cf_status layout_stage(cf_planning *p, cf_layout *layout, uint32_t s)
         return status;
     cf_model_take_stage(model, &layout->stages[s]);
     layout->largest[s] = largest_shard(model, layout->n_replicas);
-    for (int policy = 0; policy < CF_RECOMPUTES; policy++)
-        layout->costs[(size_t)policy * layout->n_stages + s] = cf_costs_stage(
-            &p->t->costs, model, (cf_recompute)policy, p->target_share);
+    for (int i = 0; i < 2 * CF_RECOMPUTES; i++) {
+        const cf_kept kept = {(cf_recompute)(i / 2), i % 2 == 1};
+
+        layout_costs(layout, kept)[s] =
+            cf_costs_stage(&p->t->costs, model, kept, p->target_share);
+    }
     sequence_add(&layout->costs[s], layout->n_stages, &layout->sequence);
     end_s = cf_costs_step_end_s(&p->t->costs, model, layout->n_replicas);
     if (end_s > layout->step_end_s)
@@ -115,7 +126,7 @@ static cf_status layout_open(cf_planning *p, uint32_t n_stages)
         .largest = calloc(n_stages, sizeof(uint32_t)),
         .bytes = calloc(n_stages, sizeof(size_t)),
         .costs =
-            calloc((size_t)n_stages * CF_RECOMPUTES, sizeof(cf_stage_cost)),
+            calloc((size_t)n_stages * 2 * CF_RECOMPUTES, sizeof(cf_stage_cost)),
     };
     if (layout->stages == NULL || layout->largest == NULL ||
         layout->bytes == NULL || layout->costs == NULL)
@@ -156,6 +167,7 @@ static void options_take(cf_options *options, const cf_planner_point *point)
     options->chunk_size_tok = point->chunk_size_tok;
     options->retained_chunks_max = point->retained_chunks_max;
     options->recompute = point->recompute;
+    options->keep_attention = point->keep_attention;
 }
 
 cf_status cf_planning_size(cf_planning *p, cf_planner_point *point)
@@ -203,7 +215,8 @@ cf_status cf_planning_time(cf_planning *p, cf_planner_point *point)
 
     if (status != CF_OK)
         return status;
-    cost.stages = p->layout.costs + (size_t)point->recompute * point->n_stages;
+    cost.stages = layout_costs(
+        &p->layout, (cf_kept){point->recompute, point->keep_attention});
     point->compute_s = point->bubble_ratio = 0;
     for (size_t i = 0; status == CF_OK && i < p->n_batches; i++) {
         cf_rehearsal rehearsal;
@@ -394,14 +407,15 @@ cf_status cf_planning_refuse(cf_planning *p, uint64_t budget)
     cf_log_error(
         "%s of memory are too little%s: the least is %s (%zu bytes), with "
         "--chunk-size %" PRIu32 " --retain-chunks %" PRIu32
-        " --recompute %s%s, of which %s are KV state for the longest "
+        " --recompute %s%s%s, of which %s are KV state for the longest "
         "sequence of %" PRIu32 " tokens; give that much, or a smaller "
         "--max-length",
         cf_bytes_format((size_t)budget, have, sizeof(have)),
         p->n_ranks > 1 ? " for each rank" : "",
         cf_bytes_format(least.bytes, want, sizeof(want)), least.bytes,
         least.chunk_size_tok, least.retained_chunks_max,
-        cf_recompute_str(least.recompute), stages,
+        cf_recompute_str(least.recompute),
+        least.keep_attention ? " --keep-attention" : "", stages,
         cf_bytes_format(cf_planning_kv_bytes(&p->t->sizes), kv, sizeof(kv)),
         p->t->longest.len_tok[0]);
     return CF_NO_MEMORY;

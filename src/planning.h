@@ -25,7 +25,8 @@ typedef struct cf_layout {
     cf_stage *stages;       /* [n_stages], owned */
     uint32_t *largest;      /* [n_stages]: the replica with the most moments */
     size_t *bytes;          /* [n_stages]: of the point sized last */
-    cf_stage_cost *costs;   /* [CF_RECOMPUTES, n_stages] */
+    cf_stage_cost *costs;   /* [CF_RECOMPUTES, 2, n_stages]: attention kept or
+                               not */
     cf_cost_terms sequence; /* for placement */
     double step_end_s;
 } cf_layout;

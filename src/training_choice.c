@@ -77,6 +77,7 @@ static void point_take(cf_training *t, const cf_planner_point *point)
     t->resolved.chunk_size_tok = point->chunk_size_tok;
     t->resolved.retained_chunks_max = point->retained_chunks_max;
     t->resolved.recompute = point->recompute;
+    t->resolved.keep_attention = point->keep_attention;
     t->resolved.pipeline_stages = point->n_stages;
 }
 
@@ -86,6 +87,7 @@ static cf_status plan(cf_training *t, const cf_options *given, uint64_t budget)
         .chunk_size_tok = given->chunk_size_tok,
         .retained_chunks_max = given->retained_chunks_max,
         .recompute = given->recompute,
+        .keep_attention = given->keep_attention,
         .n_ranks = cf_comm_size(t->comm),
         .n_stages = t->run.grid.n_stages,
     };
@@ -189,9 +191,10 @@ static void help_format(const cf_planning *p, size_t own_bytes, char *buf,
         return;
     (void)snprintf(buf, size,
                    "--chunk-size %" PRIu32 " --retain-chunks %" PRIu32
-                   " --recompute %s %s %s%s",
+                   " --recompute %s%s %s %s%s",
                    point->chunk_size_tok, point->retained_chunks_max,
                    cf_recompute_str(point->recompute),
+                   point->keep_attention ? " --keep-attention" : "",
                    fits ? "would fit, with" : "needs least, and that is",
                    cf_bytes_format(point->bytes, bytes, sizeof(bytes)),
                    fits ? "" : "; or give a smaller --max-length");
@@ -202,6 +205,8 @@ static cf_status help_find(cf_training *t, size_t budget, char *buf,
 {
     const size_t own_bytes = t->sizes.used;
     const cf_planner_range range = {.recompute_is_free = true,
+                                    .attention_is_free = t->options->schedule !=
+                                                         CF_SCHEDULE_PAPER,
                                     .n_ranks = cf_comm_size(t->comm),
                                     .n_stages = t->run.grid.n_stages};
     cf_planning p;
@@ -280,7 +285,8 @@ cf_status cf_training_use_costs(cf_training *t)
                               .chunk_size_tok = t->options->chunk_size_tok,
                               .retained_chunks_max =
                                   t->options->retained_chunks_max,
-                              .recompute = t->options->recompute};
+                              .recompute = t->options->recompute,
+                              .keep_attention = t->options->keep_attention};
     uint32_t *scratch;
     cf_planning p;
     cf_status status;

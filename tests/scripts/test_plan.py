@@ -17,7 +17,7 @@ PROGRAM = os.environ.get("CHUNKFLOW") or os.path.join(
 MODEL = os.path.join(fixtures.HERE, "..", "parity", "fixtures", "qwen2-tied")
 MEMORY = 5_000_000
 CHOICE = ("pipeline_stages", "chunk_size", "retain_chunks", "recompute",
-          "predicted_bytes")
+          "keep_attention", "predicted_bytes")
 NO_MPI = not shutil.which("mpirun") and "there is no mpirun"
 MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
        "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMP_NUM_THREADS": "1",
@@ -63,6 +63,7 @@ class Planned(unittest.TestCase):
             "--chunk-size", str(point["chunk_size"]),
             "--retain-chunks", str(point["retain_chunks"]),
             "--recompute", point["recompute"], "--memory", str(memory),
+            *(["--keep-attention"] if point["keep_attention"] else []),
             *options, ranks=ranks)
 
     def check_bytes(self, point, ranks=1):
@@ -214,7 +215,8 @@ class Auto(Planned):
         plan = self.plan("--global-batch", "4", "--steps", str(steps),
                          memory=memory)
         best = min((c for c in plan["candidates"]
-                    if c["fits"] and c["recompute"] == "selective"),
+                    if c["fits"] and c["recompute"] == "selective"
+                    and not c["keep_attention"]),
                    key=lambda c: (c["cost"], c["predicted_bytes"]))
         return best["chunk_size"], best["retain_chunks"]
 
@@ -230,7 +232,8 @@ class Auto(Planned):
         more = 4 * MEMORY
         least = min(c["predicted_bytes"] for c in
                     self.plan("--global-batch", "4")["candidates"]
-                    if c["recompute"] == "selective")
+                    if c["recompute"] == "selective"
+                    and not c["keep_attention"])
         self.assertNotEqual(self.best(4, least)[0], self.best(4, more)[0])
         self.auto("--steps", "4", memory=least, output="whole")
         self.auto("--steps", "2", memory=least)
@@ -261,7 +264,8 @@ class Auto(Planned):
         plan = self.plan("--ranks", "2", "--pipeline-stages", "2",
                          "--global-batch", "4", "--steps", "1")
         best = min((c for c in plan["candidates"]
-                    if c["fits"] and c["recompute"] == "selective"),
+                    if c["fits"] and c["recompute"] == "selective"
+                    and not c["keep_attention"]),
                    key=lambda c: (c["cost"], c["predicted_bytes"]))
         self.assertEqual(self.settings(),
                          (best["chunk_size"], best["retain_chunks"]), told)

@@ -34,6 +34,7 @@ static void check_same_terms(const cf_cost_terms *a, const cf_cost_terms *b)
 static void check_same(const cf_costs *a, const cf_costs *b)
 {
     check_same_terms(&a->forward, &b->forward);
+    check_same_terms(&a->attention, &b->attention);
     check_same_terms(&a->forward_kv, &b->forward_kv);
     for (int i = 0; i < CF_RECOMPUTES; i++)
         check_same_terms(&a->backward[i], &b->backward[i]);
@@ -46,6 +47,7 @@ static void check_same(const cf_costs *a, const cf_costs *b)
 
 START_TEST(stages_together_cost_what_one_stage_does)
 {
+    const cf_kept kept = {CF_RECOMPUTE_LAYER, _i == 1};
     bench b;
     cf_costs costs;
     cf_stage_cost whole, sum = {0};
@@ -54,7 +56,7 @@ START_TEST(stages_together_cost_what_one_stage_does)
     bench_open(&b, &setting);
     m = &b.run.model;
     costs = cf_costs_built_in(m);
-    whole = cf_costs_stage(&costs, m, CF_RECOMPUTE_LAYER, 0.5);
+    whole = cf_costs_stage(&costs, m, kept, 0.5);
     for (uint32_t i = 0; i < m->config.n_layers; i++) {
         const cf_stage stage = {.first_layer = i,
                                 .end_layer = i + 1,
@@ -63,7 +65,7 @@ START_TEST(stages_together_cost_what_one_stage_does)
         cf_stage_cost one;
 
         cf_model_take_stage(m, &stage);
-        one = cf_costs_stage(&costs, m, CF_RECOMPUTE_LAYER, 0.5);
+        one = cf_costs_stage(&costs, m, kept, 0.5);
         for (int k = 0; k <= CF_OP_BACKWARD; k++) {
             sum.terms[k].per_op += one.terms[k].per_op;
             sum.terms[k].per_tok += one.terms[k].per_tok;
@@ -75,10 +77,13 @@ START_TEST(stages_together_cost_what_one_stage_does)
 
         ck_assert_double_eq_tol(w->per_op, s->per_op, 1e-9 * w->per_op);
         ck_assert_double_eq_tol(w->per_tok, s->per_tok, 1e-9 * w->per_tok);
-        ck_assert_double_eq_tol(w->per_pair, s->per_pair, 1e-9 * w->per_pair);
+        ck_assert_double_eq_tol(w->per_pair, s->per_pair,
+                                1e-9 * w->per_pair + 1e-30);
     }
     ck_assert(whole.terms[CF_OP_FORWARD].per_tok <
               whole.terms[CF_OP_FORWARD_KEEP].per_tok);
+    ck_assert_int_eq(whole.terms[CF_OP_RECOMPUTE].per_pair <= 0,
+                     kept.attention);
     bench_close(&b);
 }
 END_TEST
@@ -96,6 +101,8 @@ START_TEST(a_calibration_measures_every_term)
     for (int i = 0; i < CF_RECOMPUTES; i++)
         ck_assert(terms_are_sane(&costs.backward[i]) &&
                   costs.backward[i].per_tok > 0);
+    ck_assert(terms_are_sane(&costs.attention));
+    ck_assert(costs.forward.per_pair >= costs.attention.per_pair);
     ck_assert(terms_are_sane(&costs.head));
     ck_assert(costs.head.per_op + costs.head.per_tok > 0);
     ck_assert(costs.update_element_s > 0);
@@ -186,7 +193,7 @@ int main(void)
     int n_failed;
 
     tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, stages_together_cost_what_one_stage_does);
+    tcase_add_loop_test(tcase, stages_together_cost_what_one_stage_does, 0, 2);
     tcase_add_test(tcase, a_calibration_measures_every_term);
     tcase_add_test(tcase,
                    a_file_gives_back_what_was_written_and_refuses_damage);

@@ -6,7 +6,7 @@
 #include "src/planner.h"
 
 enum {
-    POINTS_MAX = 24 * 33 * 3
+    POINTS_MAX = 24 * 33 * 3 * 2
 };
 
 /* Everything free, on one rank. */
@@ -14,6 +14,7 @@ static cf_planner_range free_range(uint32_t longest_tok)
 {
     return (cf_planner_range){.longest_tok = longest_tok,
                               .recompute_is_free = true,
+                              .attention_is_free = true,
                               .n_ranks = 1,
                               .n_layers = 1};
 }
@@ -29,7 +30,7 @@ static unsigned draw(const made_up *m, const cf_planner_point *p, unsigned n)
 {
     unsigned x = m->seed * 2654435761u + p->chunk_size_tok * 40503u +
                  p->retained_chunks_max * 9973u + (unsigned)p->recompute * 31u +
-                 n;
+                 p->keep_attention * 17u + n;
 
     x ^= x >> 15;
     x *= 2246822519u;
@@ -139,7 +140,8 @@ START_TEST(the_list_goes_up_to_the_longest_and_is_without_doubles)
             ck_assert(points[i].chunk_size_tok != points[j].chunk_size_tok ||
                       points[i].retained_chunks_max !=
                           points[j].retained_chunks_max ||
-                      points[i].recompute != points[j].recompute);
+                      points[i].recompute != points[j].recompute ||
+                      points[i].keep_attention != points[j].keep_attention);
     }
 }
 END_TEST
@@ -152,16 +154,20 @@ START_TEST(what_is_given_is_in_every_point)
 
     range.chunk_size_tok = 700;
     n = cf_planner_list(&range, points);
-    ck_assert_uint_eq(n, 4 * 3); /* K 1, 2, 4 and 5 */
+    /* K 1, 2 and 4, with attention or without, and 5, which drops none. */
+    ck_assert_uint_eq(n, (3 * 2 + 1) * 3);
     for (size_t i = 0; i < n; i++)
         ck_assert_uint_eq(points[i].chunk_size_tok, 700);
     range.retained_chunks_max = 3;
     range.recompute_is_free = false;
     range.recompute = CF_RECOMPUTE_LAYER;
+    range.attention_is_free = false;
+    range.keep_attention = true;
     n = cf_planner_list(&range, points);
     ck_assert_uint_eq(n, 1);
     ck_assert_uint_eq(points[0].retained_chunks_max, 3);
     ck_assert_int_eq(points[0].recompute, CF_RECOMPUTE_LAYER);
+    ck_assert(points[0].keep_attention);
 }
 END_TEST
 
