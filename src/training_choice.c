@@ -236,12 +236,14 @@ cf_status cf_training_refuse(cf_training *t, size_t budget)
         return status;
     cf_log_error(
         "needs %s of memory, %s %s: the longest sequence has %" PRIu32
-        " tokens, and KV state takes %s; %s",
+        " tokens, and KV state takes %s%s; %s",
         sizes.overflow ? "more than can be counted"
                        : cf_bytes_format(sizes.used, want, sizeof(want)),
         cf_run_budget_str(&t->run), cf_bytes_format(budget, have, sizeof(have)),
         longest_tok,
-        cf_bytes_format(cf_planning_kv_bytes(&sizes), kv, sizeof(kv)), help);
+        cf_bytes_format(cf_planning_kv_bytes(&sizes), kv, sizeof(kv)),
+        t->options->kv_dir == NULL ? ", which --kv-dir puts into a file" : "",
+        help);
     return CF_NO_MEMORY;
 }
 
