@@ -386,8 +386,11 @@ static inline void panel_gather(const attn_call *call, const attn_tile *tile,
             vec y[VL];
 
             load_columns(x, at, e, left, y);
-            for (size_t i = 0; i < smaller(VL, left); i++)
-                vec_store(to + (e + i) * width + r, y[i] * vec_splat(factor));
+#pragma GCC unroll 16
+            for (size_t i = 0; i < VL; i++)
+                if (i < left)
+                    vec_store(to + (e + i) * width + r,
+                              y[i] * vec_splat(factor));
         }
     }
 }

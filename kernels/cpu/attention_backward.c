@@ -12,6 +12,10 @@
  *     the number of threads.  This needs pieces that share no dK and dV pages.
  * (7) Rows enter twice: as panels [dim][rows] where they are the lanes, and as
  *     rows [rows][dim padded to vectors] where dim is.
+ * (8) A part that is all of its piece is gathered and finished in one task, while
+ *     its rows are in the cache.  None of them is needed afterwards, so that they
+ *     go where the thread's last such piece had its own, if that was as large:
+ *     packed short pieces pass through the same memory.
  */
 #include <omp.h>
 
@@ -101,38 +105,53 @@ static void rows_gather(const attn_call *call, const size_t at[VL], acc factor,
                           vec_splat(factor));
 }
 
-static void tile_gather(const attn_call *call, const attn_tile *tile,
-                        const act *q, const act *o, const acc *lse,
-                        const act *d_o, const backward_rows *rows)
-{
-    const size_t dim = call->dim;
+/* What comes with the call. */
+typedef struct attn_inputs {
+    const act *q;
+    const act *o;
+    const acc *lse;
+    const act *d_o;
+} attn_inputs;
 
+/* VL rows from `row` of the tile on; d_o [dim][width] holds their d_o. */
+static void rows_in(const attn_call *call, const attn_tile *tile, size_t row,
+                    const attn_inputs *in, const acc *d_o, size_t width,
+                    const backward_rows *rows)
+{
+    const size_t dim = call->dim, place = tile->place + row;
+    size_t at[VL];
+    vec delta = {0};
+
+    row_elements(call, tile, row, at);
+    rows_gather(call, at, call->scale, in->q, rows->q + place * padded(dim));
+    rows_gather(call, at, 1, in->d_o, rows->d_o + place * padded(dim));
+    for (size_t e = 0; e < dim; e += VL) {
+        vec x[VL];
+
+        load_columns(in->o, at, e, dim - e, x);
+#pragma GCC unroll 16
+        for (size_t i = 0; i < VL; i++)
+            if (i < dim - e)
+                delta += x[i] * vec_load(d_o + (e + i) * width);
+    }
+    vec_store(rows->delta + place, delta);
+    for (size_t i = 0; i < VL; i++)
+        rows->lse[place + i] = in->lse[at[i] / dim];
+}
+
+static void tile_gather(const attn_call *call, const attn_tile *tile,
+                        const attn_inputs *in, const backward_rows *rows)
+{
     for (size_t r = 0; r < tile->n_rows; r += PANEL_ROWS) {
         attn_panel panel = panel_of(call, tile, r);
-        size_t place = (tile->place + r) * dim;
+        const size_t width = panel.n_vecs * VL;
+        acc *q = rows->q_panels + (tile->place + r) * call->dim;
+        acc *d_o = rows->d_o_panels + (tile->place + r) * call->dim;
 
-        panel_gather(call, tile, &panel, call->scale, q,
-                     rows->q_panels + place);
-        panel_gather(call, tile, &panel, 1, d_o, rows->d_o_panels + place);
-    }
-    for (size_t r = 0; r < tile->n_rows; r += VL) {
-        size_t place = tile->place + r, at[VL];
-        vec delta = {0};
-
-        row_elements(call, tile, r, at);
-        rows_gather(call, at, call->scale, q, rows->q + place * padded(dim));
-        rows_gather(call, at, 1, d_o, rows->d_o + place * padded(dim));
-        for (size_t e = 0; e < dim; e += VL) {
-            vec x[VL], y[VL];
-
-            load_columns(o, at, e, dim - e, x);
-            load_columns(d_o, at, e, dim - e, y);
-            for (size_t i = 0; i < VL; i++)
-                delta += x[i] * y[i];
-        }
-        vec_store(rows->delta + place, delta);
-        for (size_t i = 0; i < VL; i++)
-            rows->lse[place + i] = lse[at[i] / dim];
+        panel_gather(call, tile, &panel, call->scale, in->q, q);
+        panel_gather(call, tile, &panel, 1, in->d_o, d_o);
+        for (size_t v = 0; v < width; v += VL)
+            rows_in(call, tile, r + v, in, d_o + v, width, rows);
     }
 }
 
@@ -325,18 +344,34 @@ static size_t part_begin(const attn_call *call, size_t p, size_t part)
     return first + n_tiles * part / n_parts;
 }
 
-/* A part of one kv head; unit counts the parts of all pieces. */
-static void part_backward(const attn_call *call, size_t unit, size_t kv_head,
+/* A part of one kv head of a piece, whose rows are in the arrays from `place`
+ * on. */
+typedef struct attn_unit {
+    size_t p;
+    size_t part;
+    size_t kv_head;
+    size_t place;
+} attn_unit;
+
+static attn_tile unit_tile(const attn_call *call, const attn_unit *unit,
+                           size_t t)
+{
+    attn_tile tile = tile_of(call, unit->p, unit->kv_head, t);
+
+    tile.place = unit->place + tile.row;
+    return tile;
+}
+
+static void part_backward(const attn_call *call, const attn_unit *unit,
                           const backward_rows *rows, const backward_room *room)
 {
-    const size_t p = piece_at(call->part, call->n_pieces, unit);
-    const size_t part = unit - call->part[p];
+    const size_t p = unit->p, part = unit->part;
     const size_t kt_begin = part_begin(call, p, part);
     const size_t kt_end = part_begin(call, p, part + 1);
     const cf_attn_piece *piece = &call->pieces[p];
     const size_t prefix = piece->prefix_tok;
     const size_t n_tiles = call->tile[p + 1] - call->tile[p];
-    const attn_tile head = tile_of(call, p, kv_head, 0);
+    const attn_tile head = unit_tile(call, unit, 0);
 
     for (size_t kt = kt_begin; kt < kt_end; kt++) {
         key_span span = span_of(call, kt, prefix + piece->n_tok - 1);
@@ -352,7 +387,7 @@ static void part_backward(const attn_call *call, size_t unit, size_t kv_head,
         memset(room->dk, 0, n_keys * padded(call->dim) * sizeof(acc));
         memset(room->dv, 0, n_keys * padded(call->dim) * sizeof(acc));
         for (size_t t = behind * call->group / TILE_ROWS; t < n_tiles; t++) {
-            attn_tile tile = tile_of(call, p, kv_head, t);
+            attn_tile tile = unit_tile(call, unit, t);
 
             tile_backward(call, &tile, kt, keys, rows, room, rows->dq[part],
                           kt == kt_begin);
@@ -388,15 +423,20 @@ static void panel_finish(const attn_call *call, const attn_tile *tile,
             size_t left = dim - e;
             vec y[VL] = {{0}};
 
-            for (size_t i = 0; i < smaller(VL, left); i++) {
+#pragma GCC unroll 16
+            for (size_t i = 0; i < VL; i++) {
+                if (i >= left)
+                    continue;
                 for (size_t part = 0; part < n_parts; part++)
                     y[i] +=
                         vec_load(rows->dq[part] + place + (e + i) * width + r);
                 y[i] *= vec_splat(call->scale);
             }
             transpose(y);
-            for (size_t i = 0; i < smaller(VL, panel->n_rows - r); i++)
-                store_acc(dq + at[i] + e, left, y[i]);
+#pragma GCC unroll 16
+            for (size_t i = 0; i < VL; i++)
+                if (i < panel->n_rows - r)
+                    store_acc(dq + at[i] + e, left, y[i]);
         }
     }
 }
@@ -409,6 +449,62 @@ static void tile_finish(const attn_call *call, const attn_tile *tile,
 
         panel_finish(call, tile, &panel, rows, dq);
     }
+}
+
+static int is_one_part(const attn_call *call, size_t p)
+{
+    return call->part[p + 1] - call->part[p] == 1;
+}
+
+static int tile_is_one_part(const attn_call *call, const attn_tile *tile)
+{
+    return is_one_part(call, (size_t)(tile->piece - call->pieces));
+}
+
+/* Rows of the arrays that a thread uses for one piece after the other (8). */
+typedef struct row_slot {
+    size_t place, n_rows;
+} row_slot;
+
+/* With all that (8) says. */
+static void unit_backward(const attn_call *call, attn_unit unit,
+                          const attn_inputs *in, const backward_rows *rows,
+                          const backward_room *room, row_slot *slot, acc *dq)
+{
+    const size_t p = unit.p, n_rows = call->row[p + 1] - call->row[p];
+    const size_t n_tiles =
+        is_one_part(call, p) ? call->tile[p + 1] - call->tile[p] : 0;
+
+    if (n_tiles > 0) {
+        if (slot->n_rows < n_rows)
+            *slot = (row_slot){unit.place, n_rows};
+        unit.place = slot->place;
+    }
+    for (size_t t = 0; t < n_tiles; t++) {
+        attn_tile tile = unit_tile(call, &unit, t);
+
+        tile_gather(call, &tile, in, rows);
+    }
+    part_backward(call, &unit, rows, room);
+    for (size_t t = 0; t < n_tiles; t++) {
+        attn_tile tile = unit_tile(call, &unit, t);
+
+        tile_finish(call, &tile, rows, dq);
+    }
+}
+
+/* Unit i; units are numbered kv head by kv head within a part. */
+static attn_unit unit_at(const attn_call *call, size_t i)
+{
+    const size_t part = i / call->n_kv_heads, kv_head = i % call->n_kv_heads;
+    const size_t p = piece_at(call->part, call->n_pieces, part);
+
+    return (attn_unit){
+        .p = p,
+        .part = part - call->part[p],
+        .kv_head = kv_head,
+        .place = tile_of(call, p, kv_head, 0).place,
+    };
 }
 
 void CF_CPU(attention_backward)(const cf_kernels *k, const cf_attn_shape *shape,
@@ -424,6 +520,7 @@ void CF_CPU(attention_backward)(const cf_kernels *k, const cf_attn_shape *shape,
         &free_scratch, call.n_kv_heads * call.row[call.n_pieces], call.dim);
     const size_t n_tasks = n_tile_tasks(&call);
     const size_t n_part_tasks = call.part[call.n_pieces] * call.n_kv_heads;
+    const attn_inputs in = {q, o, lse, d_o};
 
     (void)k;
 #pragma omp parallel
@@ -431,24 +528,27 @@ void CF_CPU(attention_backward)(const cf_kernels *k, const cf_attn_shape *shape,
         backward_room room = room_of(
             free_scratch + (size_t)omp_get_thread_num() * room_bytes(call.dim),
             call.dim);
+        row_slot slot = {0, 0};
 
 #pragma omp for schedule(static)
         for (size_t i = 0; i < n_tasks; i++) {
             attn_tile tile = tile_task(&call, i);
 
-            tile_gather(&call, &tile, q, o, lse, d_o, &rows);
+            if (!tile_is_one_part(&call, &tile))
+                tile_gather(&call, &tile, &in, &rows);
         }
         /* The first keys of a piece are seen by the most rows: they go first. */
 #pragma omp for schedule(dynamic)
         for (size_t i = 0; i < n_part_tasks; i++)
-            part_backward(&call, i / call.n_kv_heads, i % call.n_kv_heads,
-                          &rows, &room);
+            unit_backward(&call, unit_at(&call, i), &in, &rows, &room, &slot,
+                          dq);
 
 #pragma omp for schedule(static)
         for (size_t i = 0; i < n_tasks; i++) {
             attn_tile tile = tile_task(&call, i);
 
-            tile_finish(&call, &tile, &rows, dq);
+            if (!tile_is_one_part(&call, &tile))
+                tile_finish(&call, &tile, &rows, dq);
         }
     }
 }

@@ -183,13 +183,17 @@ static void panel_finish(const attn_call *call, const attn_tile *tile,
             size_t left = call->dim - e;
             vec y[VL] = {{0}};
 
-            for (size_t i = 0; i < smaller(VL, left); i++)
-                y[i] =
-                    vec_select(*(const ivec *)blind, (vec){0},
-                               vec_load(from + (e + i) * width + r) * inverse);
+#pragma GCC unroll 16
+            for (size_t i = 0; i < VL; i++)
+                if (i < left)
+                    y[i] = vec_select(*(const ivec *)blind, (vec){0},
+                                      vec_load(from + (e + i) * width + r) *
+                                          inverse);
             transpose(y);
-            for (size_t i = 0; i < n_rows; i++)
-                store_act(o + at[i] + e, left, y[i]);
+#pragma GCC unroll 16
+            for (size_t i = 0; i < VL; i++)
+                if (i < n_rows)
+                    store_act(o + at[i] + e, left, y[i]);
         }
     }
 }
