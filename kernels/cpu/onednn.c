@@ -25,12 +25,11 @@ enum {
     N_PACKINGS = 64
 };
 
-#define AS_TEXT(x) #x
-#define TEXT_OF(x) AS_TEXT(x)
-#define SONAME     "libdnnl.so." TEXT_OF(DNNL_VERSION_MAJOR)
-#define NEEDED     "bf16 on AMX needs oneDNN, and " SONAME " "
-#define ALTERNATIVE \
-    ", or use --compute fp32, which is faster than bf16 by fp32 units"
+#define AS_TEXT(x)  #x
+#define TEXT_OF(x)  AS_TEXT(x)
+#define SONAME      "libdnnl.so." TEXT_OF(DNNL_VERSION_MAJOR)
+#define NEEDED      "bf16 on AMX needs oneDNN, and " SONAME " "
+#define ALTERNATIVE "; until then --compute fp32 is faster"
 
 /* ---- the calls ---- */
 

@@ -9,8 +9,7 @@ cf_onednn *cf_onednn_open(cf_gemm_type type, const char **why_p)
     (void)type;
     *why_p =
         "bf16 on AMX needs oneDNN, and this build is without it: apt install "
-        "libdnnl-dev and configure again, or use --compute fp32, which is "
-        "faster than bf16 by fp32 units";
+        "libdnnl-dev and configure again; until then --compute fp32 is faster";
     return NULL;
 }
 
