@@ -29,6 +29,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = os.environ.get("CHUNKFLOW") or os.path.join(HERE, "..", "..", "src",
                                                       "chunkflow")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+REPEATED = 2, 3, 4, 6, 7    # exit codes of what would fail again
 EXIT_MEMORY = 4
 PR_SET_PDEATHSIG = 1
 HELP = """\
@@ -284,10 +285,21 @@ def tell_end(output, base, finished):
     transformers  AutoModelForCausalLM.from_pretrained({model!r})
                   AutoTokenizer.from_pretrained({model!r})""")
     elif not finished:
-        again = shlex.join([os.environ.get("CHUNKFLOW_FINETUNE",
-                                           "scripts/finetune"),
-                            *sys.argv[1:]])
-        print(f"\nstopped; the same command goes on:\n    {again}")
+        print(f"\nstopped; the same command goes on:\n    {same_command()}")
+
+
+def same_command():
+    program = os.environ.get("CHUNKFLOW_FINETUNE", "scripts/finetune")
+    return shlex.join([program, *sys.argv[1:]])
+
+
+def tell_lost(output, code):
+    """After a failure that the next try may not have, where there is a state."""
+    states = os.path.join(output, "checkpoints")
+    if code in REPEATED or not os.path.isdir(states) or not os.listdir(states):
+        return
+    print(f"\nfailed; the same command goes on from the newest state in "
+          f"{states}:\n    {same_command()}", file=sys.stderr)
 
 
 def handle(handler):
@@ -316,6 +328,7 @@ def main():
     training.choose_stages()
     code, stopped = training.run()
     if code:
+        tell_lost(options.output, code)
         sys.exit(code if code > 0 else 128 - code)
     if not training.has("dry-run"):
         tell_end(options.output, options.model, not stopped)

@@ -172,6 +172,20 @@ class Finetune(unittest.TestCase):
         self.assertEqual(self.weights(run), self.uninterrupted())
 
     @unittest.skipIf(NO_MPI, NO_MPI)
+    def test_after_the_loss_of_a_rank_it_says_how_to_go_on(self):
+        run = self.path("lost")
+        process, log = self.start(*OPTIONS, "-n", "2", output=run)
+        self.after_step(3, run, process, log)
+        ranks = [pid for pid in running(run)
+                 if os.readlink(f"/proc/{pid}/exe") == os.path.realpath(PROGRAM)]
+        self.assertEqual(len(ranks), 2)
+        os.kill(ranks[1], signal.SIGKILL)
+        self.assertEqual(process.wait(60), 128 + signal.SIGKILL)
+        self.assertIn("failed; the same command goes on", self.said(log))
+        self.assertIn("the fine-tuned model is in",
+                      self.finetune(*OPTIONS, "-n", "2", output=run))
+
+    @unittest.skipIf(NO_MPI, NO_MPI)
     def test_ctrl_c_stops_all_ranks_and_two_replicas_are_chosen(self):
         run = self.path("ranks")
         process, log = self.start(*OPTIONS, "-n", "2", output=run)
