@@ -28,26 +28,46 @@ static size_t number_read(const char *path)
     return n == 1 && value < SIZE_MAX ? (size_t)value : SIZE_MAX;
 }
 
-/* The tightest memory.max from the process's own cgroup (version 2) upwards. */
-static size_t cgroup2_limit(void)
+/* The process's own group under a controller of version 1, or, where that is "",
+ * under version 2: "/a/b", in buf.  NULL: there is none. */
+static char *group_of(const char *controller, char *buf, size_t size)
 {
-    char line[512], path[640], *group = NULL, *end;
     FILE *file = fopen("/proc/self/cgroup", "re");
+    char *found = NULL;
+
+    while (file != NULL && found == NULL &&
+           fgets(buf, (int)size, file) != NULL) {
+        char *name = strchr(buf, ':'), *path;
+
+        path = name != NULL ? strchr(name + 1, ':') : NULL;
+        if (path == NULL)
+            continue;
+        *path++ = '\0';
+        if (strcmp(name + 1, controller) == 0)
+            found = path;
+    }
+    if (file != NULL)
+        fclose(file);
+    if (found != NULL)
+        found[strcspn(found, "\n")] = '\0';
+    return found;
+}
+
+/* The tightest limit from the process's own group upwards.  In a container the
+ * group may be one that is not seen from inside; then the uppermost has it. */
+static size_t cgroup_limit(const char *controller, const char *mounted,
+                           const char *name)
+{
+    char line[512], *group = group_of(controller, line, sizeof(line)), *end;
     size_t limit = SIZE_MAX;
 
-    if (file == NULL)
-        return limit;
-    while (group == NULL && fgets(line, sizeof(line), file) != NULL)
-        if (strncmp(line, "0::/", 4) == 0)
-            group = line + 3;
-    fclose(file);
     if (group == NULL)
         return limit;
-    group[strcspn(group, "\n")] = '\0';
     do {
+        char path[640];
         size_t here;
 
-        snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.max", group);
+        snprintf(path, sizeof(path), "%s%s/%s", mounted, group, name);
         here = number_read(path);
         if (here < limit)
             limit = here;
@@ -63,8 +83,9 @@ size_t cf_machine_memory_bytes(void)
     size_t limit =
         (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     const size_t others[] = {
-        cgroup2_limit(),
-        number_read("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        cgroup_limit("", "/sys/fs/cgroup", "memory.max"),
+        cgroup_limit("memory", "/sys/fs/cgroup/memory",
+                     "memory.limit_in_bytes"),
     };
 
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
