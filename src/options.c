@@ -272,33 +272,11 @@ cf_status cf_options_open(int argc, char **argv, cf_options *options_p,
     return CF_OK;
 }
 
-static void texts_free(char **texts, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        free(texts[i]);
-    free(texts);
-}
-
 void cf_options_close(cf_options *options)
 {
     if (options == NULL)
         return;
-    texts_free(options->data, options->n_data);
-    texts_free(options->eval_data, options->n_eval_data);
-    free(options->data_weights);
-    free(options->model);
-    free(options->output);
-    free(options->freeze);
-    free(options->lora_targets);
-    free(options->adapter);
-    free(options->layers_per_stage);
-    free(options->against);
-    free(options->prompt);
-    free(options->messages);
-    free(options->lengths);
-    free(options->cost);
-    free(options->cost_file);
-    free(options->svg);
-    free(options->trace);
+    for (size_t i = 0; i < cf_option_count; i++)
+        cf_option_free(options, &cf_option_table[i]);
     *options = (cf_options){0};
 }

@@ -123,6 +123,9 @@ const char *cf_option_word_of(cf_command command, const cf_option *option);
 
 bool cf_option_is_set(const cf_options *options, const cf_option *option);
 
+/* Give back the text or texts that an option owns; none is left. */
+void cf_option_free(cf_options *options, const cf_option *option);
+
 /* The texts of a list; borrowed. */
 char *const *cf_option_texts(const cf_options *options, const cf_option *option,
                              size_t *n_p);

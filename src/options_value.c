@@ -24,6 +24,12 @@ static void *field_of(cf_options *options, const cf_option *option)
     return (char *)options + option->field;
 }
 
+/* Of a list. */
+static size_t *count_of(cf_options *options, const cf_option *option)
+{
+    return (size_t *)(void *)((char *)options + option->count_field);
+}
+
 static const void *field_in(const cf_options *options, const cf_option *option)
 {
     return (const char *)options + option->field;
@@ -163,7 +169,7 @@ static cf_status set_text(cf_options *options, const cf_option *option,
         goto out_of_memory;
     if (option->kind == CF_OPTION_TEXTS) {
         char ***list = field_of(options, option);
-        size_t *n = (size_t *)(void *)((char *)options + option->count_field);
+        size_t *n = count_of(options, option);
         char **longer = realloc(*list, (*n + 1) * sizeof(*longer));
 
         if (longer == NULL)
@@ -233,6 +239,25 @@ cf_status cf_option_set_defaults(cf_options *options)
             return status;
     }
     return CF_OK;
+}
+
+void cf_option_free(cf_options *options, const cf_option *option)
+{
+    if (option->kind == CF_OPTION_TEXT) {
+        char **field = field_of(options, option);
+
+        free(*field);
+        *field = NULL;
+    }
+    if (option->kind == CF_OPTION_TEXTS) {
+        char ***list = field_of(options, option);
+        size_t *n = count_of(options, option);
+
+        while (*n > 0)
+            free((*list)[--*n]);
+        free(*list);
+        *list = NULL;
+    }
 }
 
 char *const *cf_option_texts(const cf_options *options, const cf_option *option,
