@@ -1,14 +1,13 @@
 /* calibration.c - see calibration.h. */
 #include "src/calibration.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/adapter_options.h"
+#include "src/calibration_samples.h"
 #include "src/clock.h"
-#include "src/cost_fit.h"
 #include "src/engine.h"
 #include "src/forecast.h"
 #include "src/log.h"
@@ -21,8 +20,6 @@ enum {
     LAYERS_OF_SMALL = 8, /* so that what a chunk costs besides is little */
     RUNGS_MIN = 8,       /* two sizes of everything, whatever it takes */
     SEQUENCES_MAX = 8,   /* of a rung */
-    SLOTS_MAX = 64,      /* ops of a part, in all rungs */
-    PASSES_MAX = 15,
     CHECKS = 3
 };
 
@@ -73,25 +70,6 @@ enum {
     N_SEQUENCES_MAX = (N_RUNGS + 1) * SEQUENCES_MAX
 };
 
-/* What gets a fit of its own. */
-typedef enum part {
-    PART_FORWARD,
-    PART_ATTENTION_FORWARD,
-    PART_ATTENTION_BACKWARD,
-    PART_CHUNK_FORWARD,
-    PART_CHUNK_BACKWARD,
-    PART_HEAD,
-    PART_BACKWARD, /* and the policies */
-    N_PARTS = PART_BACKWARD + CF_RECOMPUTES
-} part;
-
-/* One op, every time that it ran. */
-typedef struct slot {
-    double n_tok, n_pairs;
-    double seconds[PASSES_MAX];
-    size_t n;
-} slot;
-
 typedef struct calibration {
     const cf_options *options;
     cf_kernels kernels; /* timed */
@@ -113,10 +91,7 @@ typedef struct calibration {
     size_t ops_done;
     double before[CF_TIME_KINDS];
 
-    slot slots[N_PARTS][SLOTS_MAX];
-    size_t n_slots[N_PARTS]; /* of this pass so far */
-    cf_cost_sample samples[N_PARTS][SLOTS_MAX];
-    size_t n_samples[N_PARTS];
+    cf_calibration_samples samples;
 } calibration;
 
 static uint32_t n_layers(const calibration *c)
@@ -270,41 +245,6 @@ static cf_status room_open(calibration *c)
     return cf_arena_open(bytes, &c->room);
 }
 
-/* The next op of a part, which comes at the same place in every pass. */
-static void sample_add(calibration *c, int of_part, double n_tok,
-                       double n_pairs, double seconds)
-{
-    slot *s = &c->slots[of_part][c->n_slots[of_part]];
-
-    assert(c->n_slots[of_part] < SLOTS_MAX && s->n < PASSES_MAX);
-    s->n_tok = n_tok;
-    s->n_pairs = n_pairs;
-    s->seconds[s->n++] = fmax(seconds, 0);
-    c->n_slots[of_part]++;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-/* Of every op the median of its times: what the machine did beside is left out. */
-static void samples_take(calibration *c)
-{
-    for (int p = 0; p < N_PARTS; p++) {
-        c->n_samples[p] = 0;
-        for (slot *s = c->slots[p]; s < c->slots[p] + SLOTS_MAX; s++) {
-            if (s->n == 0)
-                continue;
-            qsort(s->seconds, s->n, sizeof(*s->seconds), ascending);
-            c->samples[p][c->n_samples[p]++] = (cf_cost_sample){
-                s->n_tok, s->n_pairs, s->seconds[(s->n - 1) / 2]};
-        }
-    }
-}
-
 static double pairs_of(const calibration *c, const cf_chunk *chunk)
 {
     double sum = 0;
@@ -332,17 +272,22 @@ static void split(calibration *c, const cf_op *op, const double *kinds,
                           kinds[CF_TIME_COPIES];
     const double rest = all_s - attention - linear - kinds[CF_TIME_HEAD];
 
-    sample_add(c,
-               is_backward ? PART_ATTENTION_BACKWARD : PART_ATTENTION_FORWARD,
-               n, pairs, attention / n_layers(c));
-    sample_add(
-        c, is_backward ? PART_BACKWARD + (int)c->rung->policy : PART_FORWARD, n,
-        0, linear / n_layers(c));
-    sample_add(c, is_backward ? PART_CHUNK_BACKWARD : PART_CHUNK_FORWARD, n, 0,
-               rest);
+    cf_calibration_append(&c->samples,
+                          is_backward ? CF_TIMED_ATTENTION_BACKWARD
+                                      : CF_TIMED_ATTENTION_FORWARD,
+                          n, pairs, attention / n_layers(c));
+    cf_calibration_append(&c->samples,
+                          is_backward ? CF_TIMED_BACKWARD + (int)c->rung->policy
+                                      : CF_TIMED_FORWARD,
+                          n, 0, linear / n_layers(c));
+    cf_calibration_append(&c->samples,
+                          is_backward ? CF_TIMED_CHUNK_BACKWARD
+                                      : CF_TIMED_CHUNK_FORWARD,
+                          n, 0, rest);
     if (is_backward && c->engine.input.n_targets > 0)
-        sample_add(c, PART_HEAD, c->engine.input.n_targets, 0,
-                   kinds[CF_TIME_HEAD]);
+        cf_calibration_append(&c->samples, CF_TIMED_HEAD,
+                              c->engine.input.n_targets, 0,
+                              kinds[CF_TIME_HEAD]);
 }
 
 /* An op of the list has run. */
@@ -430,7 +375,7 @@ static double left_s(const calibration *c)
 /* Run rungs from the first on while they fit; *n_p: how many did. */
 static cf_status pass_run(calibration *c, size_t *n_p)
 {
-    memset(c->n_slots, 0, sizeof(c->n_slots));
+    cf_calibration_begin_pass(&c->samples);
     for (size_t i = 0; i < *n_p; i++) {
         const double work = work_of(c, &rungs[i]);
         const double start = cf_clock_s();
@@ -457,7 +402,8 @@ static cf_status passes_run(calibration *c)
     cf_status status = pass_run(c, &n);
     const size_t n_first = n;
 
-    for (int i = 1; status == CF_OK && n == n_first && i < PASSES_MAX; i++)
+    for (int i = 1; status == CF_OK && n == n_first && i < CF_TIMED_PASSES_MAX;
+         i++)
         status = pass_run(c, &n);
     return status;
 }
@@ -476,51 +422,6 @@ static double update_element_s(calibration *c)
 }
 
 /* ---- the costs ---- */
-
-static cf_cost_terms fit_of(const calibration *c, int of_part)
-{
-    return cf_cost_fit(c->samples[of_part], c->n_samples[of_part]);
-}
-
-static void costs_fit(const calibration *c, cf_costs *costs)
-{
-    const double kv = cf_costs_kv_share(&c->model.config);
-    const cf_cost_terms forward = fit_of(c, PART_FORWARD);
-    const cf_cost_terms attention = fit_of(c, PART_ATTENTION_BACKWARD);
-
-    costs->attention = fit_of(c, PART_ATTENTION_FORWARD);
-    costs->forward = cf_cost_terms_sum(forward, costs->attention);
-    costs->forward_kv = cf_cost_terms_times(forward, kv);
-    for (int i = 0; i < CF_RECOMPUTES; i++)
-        costs->backward[i] =
-            cf_cost_terms_sum(fit_of(c, PART_BACKWARD + i), attention);
-    costs->head = fit_of(c, PART_HEAD);
-    costs->chunk_forward = fit_of(c, PART_CHUNK_FORWARD);
-    costs->chunk_backward = fit_of(c, PART_CHUNK_BACKWARD);
-}
-
-/* How far the fits are off their samples, over all that was measured. */
-static double fit_error(const calibration *c)
-{
-    double off = 0, all = 0;
-
-    for (int p = 0; p < N_PARTS; p++) {
-        const cf_cost_terms terms = fit_of(c, p);
-        const double times = p == PART_HEAD || p == PART_CHUNK_FORWARD ||
-                                     p == PART_CHUNK_BACKWARD
-                                 ? 1
-                                 : n_layers(c);
-
-        for (size_t i = 0; i < c->n_samples[p]; i++) {
-            const cf_cost_sample *s = &c->samples[p][i];
-
-            off += times * fabs(s->seconds -
-                                cf_cost_terms_s(&terms, s->n_tok, s->n_pairs));
-            all += times * s->seconds;
-        }
-    }
-    return all > 0 ? off / all : 0;
-}
 
 /* What the ops of the step that ran should take. */
 static double predicted_s(const calibration *c, const cf_costs *costs)
@@ -555,9 +456,10 @@ static cf_status check_run(calibration *c, cf_costs *costs)
         measured_s[n++] = c->engine.busy_s;
         predicted = predicted_s(c, costs);
     }
-    qsort(measured_s, (size_t)n, sizeof(*measured_s), ascending);
+    qsort(measured_s, (size_t)n, sizeof(*measured_s), cf_seconds_ascending);
     off = fabs(predicted - measured_s[n / 2]) / measured_s[n / 2];
-    costs->error = fmax(fit_error(c), off);
+    costs->error =
+        fmax(cf_calibration_fit_error(&c->samples, n_layers(c)), off);
     return CF_OK;
 }
 
@@ -578,8 +480,7 @@ static cf_status measure(calibration *c, double budget_s, cf_costs *costs)
     if (status != CF_OK)
         return status;
     *costs = (cf_costs){.is_measured = true};
-    samples_take(c);
-    costs_fit(c, costs);
+    cf_calibration_fit(&c->samples, &c->model.config, costs);
     (void)update_element_s(c); /* the moments become real */
     costs->update_element_s = update_element_s(c);
     c->end_s = c->begin_s + budget_s;

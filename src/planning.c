@@ -408,7 +408,7 @@ cf_status cf_planning_refuse(cf_planning *p, uint64_t budget)
         "%s of memory are too little%s: the least is %s (%zu bytes), with "
         "--chunk-size %" PRIu32 " --retain-chunks %" PRIu32
         " --recompute %s%s%s, of which %s are KV state for the longest "
-        "sequence of %" PRIu32 " tokens; give that much, or a smaller "
+        "sequence of %" PRIu32 " tokens%s; give that much, or a smaller "
         "--max-length",
         cf_bytes_format((size_t)budget, have, sizeof(have)),
         p->n_ranks > 1 ? " for each rank" : "",
@@ -417,6 +417,8 @@ cf_status cf_planning_refuse(cf_planning *p, uint64_t budget)
         cf_recompute_str(least.recompute),
         least.keep_attention ? " --keep-attention" : "", stages,
         cf_bytes_format(cf_planning_kv_bytes(&p->t->sizes), kv, sizeof(kv)),
-        p->t->longest.len_tok[0]);
+        p->t->longest.len_tok[0],
+        p->t->options->kv_dir == NULL ? ", which --kv-dir puts into a file"
+                                      : "");
     return CF_NO_MEMORY;
 }
